@@ -55,7 +55,8 @@ def main() -> None:
             console=Console(),
         )
         size = sum(p.stat().st_size for p in next((Path(folder) / "run").glob("checkpoints/last-*")).iterdir())
-    total = result["provenance"]["seconds"]
+    assert result is not None and result.provenance.seconds is not None
+    total = result.provenance.seconds
     row = {
         "epochs": given.epochs,
         "training_seconds": total,

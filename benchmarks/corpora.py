@@ -20,6 +20,7 @@ from backstory.config.schema import TextConfig
 from backstory.data import prepare
 from backstory.data.overlap import overlaps
 from backstory.evaluation.metrics.metric import last_seen
+from backstory.results.common import OverlapRecord
 
 NAMES = ("stdlib", "recall", "recall, facts 0.03", "ptb", "ptb-char", "ptb-char-50", "wikitext-2", "enwik8-prefix")
 WINDOWS = {"ptb": 500, "wikitext-2": 3875}
@@ -41,8 +42,8 @@ def counts(name: str, data_dir: Path | None) -> dict[str, Any]:
         "types": len(dataset.vocabulary),
         "fingerprint": dataset.fingerprint,
     }
-    if (shared := overlaps(dataset)) is not None:
-        row["overlap"] = [one.figures() for one in shared]
+    if (shared := OverlapRecord.measured(overlaps(dataset))) is not None:
+        row["overlap"] = [one.to_dict() for one in shared]
     if name in WINDOWS:
         ids = dataset.splits["valid"].ids
         ago, window = last_seen(ids, len(ids)), WINDOWS[name]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config.formats import MISSING, duration
-from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.claims import with_p_values
 from backstory.papers.evidence import evidence
@@ -28,8 +27,9 @@ from backstory.reports import Column, Table, fill
 from backstory.reports.sections import reproduction_section as reproductions
 from backstory.reports.sections.evaluation_section import Named
 from backstory.results import AuditRecord, Result, TruncationFigures, result_from
+from backstory.results.common import UnknownTokens
 from backstory.results.evaluation_record import MemoryRecord
-from backstory.results.validation import Absent, key_of
+from backstory.results.validation import Absent, holds_other_keys, key_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -38,6 +38,13 @@ RESULTS = ROOT / "results"
 def figures_of(name: str) -> dict[str, Any]:
     """The figures of a result file as JSON."""
     return result(name).figures.to_dict()
+
+
+def unknown_cell(figures: dict[str, Any]) -> str:
+    """The share of `<unk>` in an evaluation, as a table shows it."""
+    names = [field.name for field in dataclasses.fields(UnknownTokens)]
+    unknown = UnknownTokens(**{name: figures.get(name) for name in names})
+    return unknown.unknown_among(figures["tokens"]).cell()
 
 
 def audit_ended(audit: dict[str, Any]) -> str:
@@ -97,7 +104,7 @@ def reading() -> Table:
                 f"{trained.figures.valid_perplexity:.2f}",
                 f"{read['perplexity']:.2f}",
                 f"{read['tokens']:,}",
-                UnknownShare.of(read).cell() or MISSING,
+                unknown_cell(read) or MISSING,
                 audit_ended(read["audit"]),
                 effective_context(context),
                 duration(trained.provenance.seconds),
@@ -493,7 +500,7 @@ def adaptive() -> Table:
             settings.strip("; ") or "–",
             f"{figures['perplexity']:.2f}",
             share,
-            UnknownShare.of(figures).cell(),
+            unknown_cell(figures),
             audit_ended(figures["audit"]),
         )
         rows.append(row)
@@ -673,7 +680,7 @@ def fields(record: type, without: type | None = None) -> str:
     elsewhere = {field.name for field in dataclasses.fields(without)} if without else set()
     lines = ["| Field | Type | Meaning |", "|---|---|---|"]
     for field in dataclasses.fields(record):
-        if field.name not in elsewhere:
+        if field.name not in elsewhere and not holds_other_keys(field):
             meaning = meanings[field.name].removesuffix(".") + "."
             lines.append(f"| `{key_of(field)}` | {field_types(hints[field.name])} | {meaning} |")
     return "\n".join(lines)

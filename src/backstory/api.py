@@ -27,6 +27,11 @@ from backstory.readers import Reader, StaticReader
 from backstory.reports import write
 from backstory.results import (
     AuditRecord,
+    ComparisonFigures,
+    EvaluationFigures,
+    ExplanationFigures,
+    Result,
+    TrainingFigures,
 )
 from backstory.results.evaluation_record import EpochRecord
 from backstory.runs.run import Run, is_elsewhere, open_run
@@ -52,7 +57,7 @@ def train(
     track: Sequence[str] = (),
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
-) -> Any:
+) -> Result[TrainingFigures] | None:
     """Train a model into a folder and return the result.
 
     Args:
@@ -136,7 +141,7 @@ def evaluate(
     name: str | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Any:
+) -> Result[EvaluationFigures]:
     """Score a text with a reader, each token before anything is learned from it.
 
     Args:
@@ -205,7 +210,7 @@ def audit(
     requested = EvalOptions.build(None, text=_text(text), **options)
     requested.check()
     setup = open_evaluation(_open(model, tokenizer, name), requested)
-    return _record(evaluation.audit_reader(setup, progress)[1])
+    return evaluation.audit_reader(setup, progress)[1].record()
 
 
 @checked()
@@ -280,7 +285,7 @@ def explain(
     tokenizer: Any = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Any:
+) -> Result[ExplanationFigures] | Result[ComparisonFigures]:
     """Explain a passage word by word, or with `reading` compare readers along a text (`bs.compare`).
 
     Args:
@@ -316,7 +321,7 @@ def compare(
     tokenizer: Any = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Any:
+) -> Result[ComparisonFigures]:
     """Compare readers, or runs, along a stretch of text: the gain in nats per token, with its 95% interval.
 
     Args:
@@ -415,10 +420,6 @@ def _examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOpti
     return ExamineOptions.of(experiment=experiment, **options)
 
 
-def _record(report: Any) -> AuditRecord:
-    return AuditRecord(passed=report.passed, **{**vars(report), "failures": tuple(report.failures)})
-
-
 def _audit_in_memory(
     model: Reader | LanguageModel, text: object, progress: Progress | None, options: Mapping[str, Any]
 ) -> AuditRecord:
@@ -436,4 +437,4 @@ def _audit_in_memory(
             f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {described(text)}; "
             "`vocabulary.encode(text)` gives ids"
         )
-    return _record(evaluation.audit_ids(reader, ids, start, requested, progress)[1])
+    return evaluation.audit_ids(reader, ids, start, requested, progress)[1].record()

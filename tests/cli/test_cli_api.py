@@ -48,14 +48,14 @@ def test_a_run_from_python(run_copy: Path, desk: Path) -> None:
     torch.testing.assert_close(prediction.log_probs().exp().sum(-1), torch.ones(words.shape), rtol=0, atol=1e-5)
 
     evaluation = bs.evaluate("run", split="valid")
-    assert evaluation == json.loads((run_copy / "evaluate-valid" / "result.json").read_text())
-    assert evaluation["figures"]["audit"]["passed"]
+    assert evaluation.to_dict() == json.loads((run_copy / "evaluate-valid" / "result.json").read_text())
+    assert evaluation.figures.audit.passed
 
     examination = bs.examine("run", experiment="truncate", targets=20, maximum_context=10, out="examined")
-    assert examination.result == json.loads(Path("examined/result.json").read_text())
+    assert examination.to_dict() == json.loads(Path("examined/result.json").read_text())
 
     explanation = bs.explain("run", layer="entropy")
-    assert explanation == json.loads(next(run_copy.glob("explain-surprisal*/result.json")).read_text())
+    assert explanation.to_dict() == json.loads(next(run_copy.glob("explain-surprisal*/result.json")).read_text())
 
     bs.report(["run"], "page.html")
     assert "tiny" in Path("page.html").read_text()
@@ -65,7 +65,7 @@ def test_a_run_is_trained_from_python(
     tiny_config: bs.RunConfig, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = bs.train(tiny_config, "new")
-    assert result == json.loads(Path("new/result.json").read_text())
+    assert result.to_dict() == json.loads(Path("new/result.json").read_text())
     assert capsys.readouterr().out == ""
 
 

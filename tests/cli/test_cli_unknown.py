@@ -71,9 +71,9 @@ def test_python_refuses_too(run_copy: Path) -> None:
         bs.evaluate("run", text=Path("zh.txt"))
     with pytest.raises(UserError, match="outside the vocabulary"):
         bs.examine("run", "zh.txt", targets=10, maximum_context=10)
-    assert bs.evaluate("run", text=Path("zh.txt"), allow_unknown=True)["figures"]["unknown_tokens"] == 240
+    assert bs.evaluate("run", text=Path("zh.txt"), allow_unknown=True).figures.unknown_tokens == 240
     found = bs.examine("run", "zh.txt", targets=10, maximum_context=10, allow_unknown=True)
-    assert found.figures["unknown_share"] > 0.5 and "of the targets outside the vocabulary" in found.table()
+    assert found.figures.unknown_share > 0.5 and "of the targets outside the vocabulary" in found.table()
 
 
 def test_a_text_with_some_says_that_it_does_not_compare(command: Command, run_copy: Path) -> None:

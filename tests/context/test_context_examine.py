@@ -72,25 +72,25 @@ class Noting:
 @pytest.mark.parametrize("distance, answer", [(5, 5), (17, 20), (20, 20), (25, 30), (90, 100)])
 def test_the_effective_context_of_a_known_memory(distance: int, answer: int) -> None:
     figures = examine("truncate", examination(distance))
-    assert figures["effective_context"] == {
+    assert figures.effective_context is not None and figures.effective_context.to_dict() == {
         "context": answer,
         "low": answer,
         "high": answer,
         "threshold_percent": 1.0,
         "more_context_hurts": False,
     }
-    for condition in figures["conditions"]:
-        reaches = condition["context"] >= distance
+    for condition in figures.conditions:
+        reaches = condition.context >= distance
         # Without the token it would repeat the model is at a loss: ln 17 nats against next to none.
-        expected = 0.0 if reaches else math.log(TYPES) - figures["baseline"]["nats"]
-        assert condition["effect"] == pytest.approx(expected, abs=1e-9)
-        assert condition["low"] == pytest.approx(expected, abs=1e-9)
+        expected = 0.0 if reaches else math.log(TYPES) - figures.baseline.nats
+        assert condition.effect == pytest.approx(expected, abs=1e-9)
+        assert condition.low == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_memory_beyond_the_longest_context_is_said_to_be_so() -> None:
     figures = examine("truncate", examination(distance=120))
-    found = figures["effective_context"]
-    assert (found["context"], found["low"], found["high"]) == (None, None, None)
+    found = figures.effective_context
+    assert found is not None and (found.context, found.low, found.high) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,7 @@ def test_a_memory_beyond_the_longest_context_is_said_to_be_so() -> None:
 )
 def test_contexts_are_tried_up_to_the_longest(longest: int, contexts: list[int]) -> None:
     figures = examine("truncate", examination(5, longest))
-    assert [c["context"] for c in figures["conditions"]] == contexts
-    assert figures["maximum_context"] == longest
+    assert [c.context for c in figures.conditions] == contexts
     assert list(CONTEXTS) == sorted(CONTEXTS)
 
 
@@ -120,16 +119,16 @@ def test_effects_are_against_the_baseline_of_the_same_targets() -> None:
     on = Examination(np.arange(400), nats, Noting(), targets=50, maximum_context=60)
     figures = examine("truncate", on)
     mean = nats[on.positions()].mean()
-    assert figures["baseline"] == {
+    assert figures.baseline.to_dict() == {
         "context": None,
         "nats": pytest.approx(mean),
         "perplexity": pytest.approx(math.exp(mean)),
     }
-    for condition in figures["conditions"]:
-        assert condition["nats"] == pytest.approx(1.0)
-        assert condition["effect"] == pytest.approx(1.0 - mean)
-        assert condition["effect_percent"] == pytest.approx(100 * (math.exp(1.0 - mean) - 1))
-        assert condition["low"] < condition["effect"] < condition["high"]
+    for condition in figures.conditions:
+        assert condition.nats == pytest.approx(1.0)
+        assert condition.effect == pytest.approx(1.0 - mean)
+        assert condition.effect_percent == pytest.approx(100 * (math.exp(1.0 - mean) - 1))
+        assert condition.low < condition.effect < condition.high
 
 
 @hypothesis.given(
@@ -174,7 +173,7 @@ def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """An examination of the tiny run, as returned, and the folder it was written to."""
     out = tmp_path_factory.mktemp("examined") / "below" / "here"
     found = bs.examine(tiny_run, None, "truncate", targets=40, maximum_context=30, precision="float32", out=out)
-    return found.result, out
+    return found.to_dict(), out
 
 
 def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: tuple[dict[str, Any], Path]) -> None:
@@ -224,7 +223,7 @@ def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str,
 def test_an_examination_is_repeated_by_its_seed(examined: tuple[dict[str, Any], Path], tiny_run: Path) -> None:
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32", "out": examined[1]}
     again, other = (
-        bs.examine(tiny_run, None, "truncate", seed=seed, again=True, **settings).figures for seed in (0, 1)
+        bs.examine(tiny_run, None, "truncate", seed=seed, again=True, **settings).figures.to_dict() for seed in (0, 1)
     )
     assert again == examined[0]["figures"] != other
 
@@ -233,18 +232,18 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     cache: dict[str, Any] = {"reader": "cache:window=40,weight=0.3", "precision": "float32"}
-    evaluation = evaluate(run, split="valid", **cache)["figures"]
-    text = evaluation["tokens"]
+    evaluation = evaluate(run, split="valid", **cache).figures
+    text = evaluation.tokens
     # Every token that has ten before it is a target, so the baseline is the evaluation but for the first ten.
     figures = bs.examine(run, None, "truncate", targets=text, maximum_context=10, **cache).figures
-    assert figures["reader"] == evaluation["reader"] and figures["readers"] == evaluation["readers"]
+    assert figures.reader == evaluation.reader and figures.readers == evaluation.readers
     opened = open_evaluation(run, EvalOptions.build(split="valid", allow_unknown=True, **cache))
     ids, first = np.asarray(opened.split.ids), opened.dataset.vocabulary.start
     pieces: list[torch.Tensor] = []
     read(opened.reader, ids, first, each=lambda block, prediction, log_prob: pieces.append(-log_prob[0].double()))
     nats = torch.cat(pieces)
-    assert nats.mean().item() == pytest.approx(evaluation["nats_per_token"], abs=1e-6)
-    assert figures["baseline"]["nats"] == pytest.approx(nats[10:].mean().item(), abs=1e-6)
+    assert nats.mean().item() == pytest.approx(evaluation.nats_per_token, abs=1e-6)
+    assert figures.baseline.nats == pytest.approx(nats[10:].mean().item(), abs=1e-6)
     bs.examine(run, None, "truncate", targets=text, maximum_context=10, precision="float32")
     assert {p.name for p in run.glob("examine-*")} == {
         "examine-truncate-valid", "examine-truncate-valid-cache_window_40_weight_0.3",

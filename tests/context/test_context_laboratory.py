@@ -88,12 +88,13 @@ def test_a_damaged_file_of_losses_is_refused(content: bytes | None, tmp_path: Pa
 
 
 def test_losses_are_split_again_without_running_anything(examined: Path) -> None:
-    figures = json.loads((examined / "result.json").read_text())["figures"]
+    figures = read_examination(examined).figures
     again = regroup(examined, by=("frequency", "tag", "content", "class", "position"))
-    assert again == {key: figures[key] for key in again} and len(again["groups"]) > 5
+    assert len(again.groups) > 5
+    assert all(getattr(figures, name) == value for name, value in vars(again).items() if value is not None)
     odd = Losses.load(examined / LOSSES).positions % 2
     found = regroup(examined, by=("parity",), labels={"parity": (odd, ("even", "odd"))})
-    assert [g["targets"] for g in found["groups"]] == [int((odd == 0).sum()), int((odd == 1).sum())]
+    assert [g.targets for g in found.groups] == [int((odd == 0).sum()), int((odd == 1).sum())]
     with pytest.raises(UserError, match="the split parity has 3 labels for 40 targets"):
         regroup(examined, by=("parity",), labels={"parity": (odd[:3], ("even", "odd"))})
 
@@ -106,7 +107,7 @@ def test_a_stopped_experiment_goes_on_with_its_next_condition(
     straight = bs.examine(tiny_run, None, experiment, out=tmp_path / "straight", **settings)
     total: list[int] = []
     bs.examine(tiny_run, None, experiment, out=tmp_path / "told", progress=lambda d, t: total.append(t), **settings)
-    count = len(straight.figures["conditions"])
+    count = len(straight.figures.conditions)
     broken = tmp_path / "broken"
     with pytest.raises(KeyboardInterrupt):
         bs.examine(tiny_run, None, experiment, out=broken, progress=stops(int(0.7 * total[-1])), **settings)
@@ -117,7 +118,7 @@ def test_a_stopped_experiment_goes_on_with_its_next_condition(
     score = StaticReader.predict
     monkeypatch.setattr(StaticReader, "predict", lambda self, tokens: asked.append(1) or score(self, tokens))
     again = bs.examine(tiny_run, None, experiment, out=broken, **settings)
-    assert again.figures == straight.figures and again.result["provenance"]["taken_over"] == finished
+    assert again.figures == straight.figures and again.provenance.taken_over == finished
     assert (broken / LOSSES).read_bytes() == (tmp_path / "straight" / LOSSES).read_bytes()
     assert not (broken / UNFINISHED).exists()
     asked.clear()
@@ -143,7 +144,7 @@ def test_an_examination_of_something_else_is_lost_only_if_asked(
         bs.examine(tiny_run, None, "shuffle", out=place, **settings)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
     found = bs.examine(tiny_run, None, "shuffle", out=place, again=True, **settings)
-    assert found.result["provenance"]["taken_over"] == 0
+    assert found.provenance.taken_over == 0
     assert found.figures == bs.examine(tiny_run, None, "shuffle", out=f"{examined}-fresh-{change}", **settings).figures
 
 
@@ -153,8 +154,8 @@ def test_losses_of_other_weights_are_not_taken_over(
     train(replace(tiny_config, seed=5), tmp_path / "run")
     capsys.readouterr()
     found = bs.examine(tmp_path / "run", None, "shuffle", out=shutil.copytree(examined, tmp_path / "out"), **SMALL)
-    assert found.result["provenance"]["taken_over"] == 0
-    assert found.figures["baseline"] != regroup(examined)["baseline"]
+    assert found.provenance.taken_over == 0
+    assert found.figures.baseline != regroup(examined).baseline
 
 
 def test_tags_matter_only_where_they_change_contexts(examined: Path, tiny_run: Path, tmp_path: Path) -> None:
@@ -163,11 +164,11 @@ def test_tags_matter_only_where_they_change_contexts(examined: Path, tiny_run: P
 
     shuffled = shutil.copytree(examined, tmp_path / "shuffled")
     found = bs.examine(tiny_run, None, "shuffle", out=shuffled, by=("tag",), tagger=other, **SMALL)
-    assert found.result["provenance"]["taken_over"] == len(found.figures["conditions"])
-    assert [g["group"] for g in found.figures["groups"]] == ["NN", "<eos>"]
+    assert found.provenance.taken_over == len(found.figures.conditions)
+    assert [g.group for g in found.figures.groups] == ["NN", "<eos>"]
     for kind, taken in ((tagger, 0), (other, 0), (other, 4)):
         dropped = bs.examine(tiny_run, None, "drop", out=tmp_path / "dropped", tagger=kind, **SMALL)
-        assert dropped.result["provenance"]["taken_over"] == taken
+        assert dropped.provenance.taken_over == taken
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -251,7 +252,7 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
 
     def examined(model: Any, **changes: Any) -> tuple[int, float]:
         found = bs.examine(model, ids, "truncate", **numbers | changes)
-        return found.result["provenance"]["taken_over"], found.figures["baseline"]["nats"]
+        return found.provenance.taken_over, found.figures.baseline.nats
 
     def cached(weight: float) -> NeuralCache:
         return NeuralCache(StaticReader(build(), FLOAT32), CacheSettings(weight=weight))
@@ -286,16 +287,16 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_s
     assert held.any() and (~held).any()
     np.testing.assert_allclose(effects[~held], np.log(0.7), atol=1e-6)
     assert (effects[held] > np.log(0.7) + 1e-4).all()
-    assert [(g["by"], g["group"]) for g in found.figures["groups"]][:2] == [("cache", "near"), ("cache", "far")]
+    assert [(g.by, g.group) for g in found.figures.groups][:2] == [("cache", "near"), ("cache", "far")]
     ago = np.array([np.append(np.flatnonzero(ids[:i][::-1] == ids[i]), 600)[0] + 1 for i in range(600)])
-    outside = found.figures["conditions"][0]["outside_window"]
+    outside = found.figures.conditions[0].outside_window
     assert outside == pytest.approx((ago > window).mean(), abs=0.0 if batch_size == 1 else 0.05)
 
     # Targets of one block are no independent samples: blocks are drawn, also of a file that does not say which.
     assert losses.clusters is not None and len(np.unique(losses.clusters)) == 8
-    [condition] = found.figures["conditions"]
+    [condition] = found.figures.conditions
     alone = paired_interval(effects)
-    assert (condition["low"], condition["high"]) != (alone.low, alone.high)
+    assert (condition.low, condition.high) != (alone.low, alone.high)
     saved = Losses.load(tmp_path / "losses.npz")
     assert saved.clusters is not None and (saved.clusters == losses.clusters).all()
     replace(losses, clusters=None).save(tmp_path / "older.npz")
@@ -334,18 +335,18 @@ def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     )
     assert told[-1][0] == told[-1][1] and all(a[0] < b[0] for a, b in pairwise(told))
     alone = [read_examination(path / "examine-truncate-valid") for path in seeds]
-    assert [m["seed"] for m in together.figures["models"]] == [1, 2, 3]
-    assert [m["nats"] for m in together.figures["models"]] == [a.figures["baseline"]["nats"] for a in alone]
-    for place, condition in enumerate(together.figures["conditions"]):
-        effects = [a.figures["conditions"][place]["effect"] for a in alone]
-        assert condition["effects"] == pytest.approx(effects)
-        assert condition["deviation"] == pytest.approx(np.std(effects, ddof=1))
-    assert json.loads((tmp_path / "set" / "result.json").read_text()) == together.result
+    assert [m.seed for m in together.figures.models] == [1, 2, 3]
+    assert [m.nats for m in together.figures.models] == [a.figures.baseline.nats for a in alone]
+    for place, condition in enumerate(together.figures.conditions):
+        effects = [a.figures.conditions[place].effect for a in alone]
+        assert condition.effects == pytest.approx(effects)
+        assert condition.deviation == pytest.approx(np.std(effects, ddof=1))
+    assert json.loads((tmp_path / "set" / "result.json").read_text()) == together.to_dict()
     assert len(list((tmp_path / "set").glob("losses-*.npz"))) == 3
     assert "means over 3 models" in together.table()
-    odd = [replace(model, result={**model.result, "name": name}) for model, name in zip(alone, "abc", strict=True)]
-    named = [replace(model, result={**model.result, "name": f"big-seed{n}"}) for n, model in enumerate(alone)]
-    assert (combine(odd).result["name"], combine(named).result["name"]) == ("a + b + c", "big (3 models)")
+    odd = [replace(model, name=name) for model, name in zip(alone, "abc", strict=True)]
+    named = [replace(model, name=f"big-seed{n}") for n, model in enumerate(alone)]
+    assert (combine(odd).name, combine(named).name) == ("a + b + c", "big (3 models)")
     assert combine(alone).figures == together.figures
     with pytest.raises(UserError, match="two runs at least"):
         bs.examine(seeds[:1], None, "truncate", **SMALL)
@@ -385,12 +386,11 @@ def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Pat
     settings = {key: value for key, value in SMALL.items() if key != "precision"}
     for model in (loaded.model, StaticReader(loaded.model, FLOAT32)):
         found = bs.examine(model, dataset, "drop-target", **settings)
-        assert {k: found.figures[k] for k in ("baseline", "conditions", "groups")} == {
-            k: expected[k] for k in ("baseline", "conditions", "groups")
-        }
+        for name in ("baseline", "conditions", "groups"):
+            assert getattr(found.figures, name) == getattr(expected, name)
     assert found.save(tmp_path / "saved") == tmp_path / "saved" / "result.json"
-    assert read_examination(tmp_path / "saved").result == found.result
-    assert regroup(tmp_path / "saved", by=("class",))["groups"] == found.figures["groups"]
+    assert read_examination(tmp_path / "saved").to_dict() == found.to_dict()
+    assert regroup(tmp_path / "saved", by=("class",)).groups == found.figures.groups
     assert found.table().splitlines()[0].startswith("model, valid split, 40 targets; with 20 tokens of context")
     assert all(name in found.table() for name in ("drop-target", "near", "far", "95% interval"))
 
@@ -413,9 +413,9 @@ def test_anything_that_scores_is_examined_against_its_longest_context() -> None:
             return np.log(np.array(found))
 
     found = bs.examine(Guessing(), corpus()[0], targets=50, maximum_context=80)
-    assert found.figures["baseline"]["context"] == 80 and found.figures["unit"] == "token"
-    assert found.figures["conditions"][-1]["effect"] == 0.0 != found.figures["conditions"][0]["effect"]
-    assert found.figures["groups"] == []  # ids alone have no frequencies
+    assert found.figures.baseline.context == 80 and found.figures.unit == "token"
+    assert found.figures.conditions[-1].effect == 0.0 != found.figures.conditions[0].effect
+    assert found.figures.groups == ()  # ids alone have no frequencies
 
 
 def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: Path) -> None:
@@ -444,8 +444,8 @@ def test_a_text_of_ones_own_is_examined(tiny_run: Path, tmp_path: Path) -> None:
     text.write_text(runs.sentences(30, 9))
     for experiment in ("truncate", "replace"):
         found = bs.examine(tiny_run, text, experiment, out=tmp_path / experiment, **SMALL)
-        assert found.figures["split"] == "text" and found.figures["targets"] == 40
-        assert found.result["provenance"]["corpus"]["name"] == "own.txt"
+        assert found.figures.split == "text" and found.figures.targets == 40
+        assert found.provenance.corpus.name == "own.txt"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -455,7 +455,7 @@ def test_bfloat16_changes_no_mean(experiment: str, tiny_run: Path, tmp_path: Pat
         bs.examine(tiny_run, None, experiment, out=tmp_path / p, **{**settings, "precision": p}).figures
         for p in ("float32", "bfloat16")
     )
-    levels = [[f["baseline"], *f["conditions"]] for f in (exact, rounded)]
+    levels = [[f.baseline, *f.conditions] for f in (exact, rounded)]
     nats = np.array([[level["nats"] for level in found] for found in levels])
     assert 0 < np.abs(nats[0] - nats[1]).max() < 0.002
 

@@ -83,11 +83,11 @@ def test_an_examination_says_that_it_was_read_in_rows(tiny_run: Path, tmp_path: 
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32"}
     one = bs.examine(tiny_run, None, "truncate", out=tmp_path / "one", **settings)
     four = bs.examine(tiny_run, None, "truncate", out=tmp_path / "four", batch_size=4, **settings)
-    assert (one.figures["batch_size"], four.figures["batch_size"]) == (1, 4)
+    assert (one.figures.batch_size, four.figures.batch_size) == (1, 4)
     assert "with all context in a batch of 4 perplexity" in four.table()
-    for a, b in zip(one.figures["conditions"], four.figures["conditions"], strict=True):
-        assert a["nats"] == b["nats"], "contexts that are cut are read alone in any case"
-    assert one.figures["baseline"]["nats"] == pytest.approx(four.figures["baseline"]["nats"], abs=0.05)
+    for a, b in zip(one.figures.conditions, four.figures.conditions, strict=True):
+        assert a.nats == b.nats, "contexts that are cut are read alone in any case"
+    assert one.figures.baseline.nats == pytest.approx(four.figures.baseline.nats, abs=0.05)
     with pytest.raises(UserError, match="--batch-size and --within-documents cannot be combined"):
         bs.examine(tiny_run, None, "truncate", batch_size=4, within_documents=True, **settings)
     with pytest.raises(UserError, match="batch_size must be 1 or more"):

@@ -171,24 +171,24 @@ def losses(seed: int = 0, count: int = 60) -> Losses:
 def test_the_figures_of_a_group_are_those_of_its_targets_alone() -> None:
     made = losses()
     found = figures([made], ["class", "position"])
-    assert [(g["by"], g["group"]) for g in found["groups"]] == [
+    assert [(g.by, g.group) for g in found.groups] == [
         ("class", "near"), ("class", "none"), ("position", "0-49"), ("position", "50-99"),
     ]  # fmt: skip
     for by in ("class", "position"):
-        groups = [g for g in found["groups"] if g["by"] == by]
-        assert sum(g["targets"] for g in groups) == 60 and math.isclose(sum(g["share"] for g in groups), 1)
+        groups = [g for g in found.groups if g.by == by]
+        assert sum(g.targets for g in groups) == 60 and math.isclose(sum(g.share for g in groups), 1)
         for place in range(2):
-            weighted = sum(g["share"] * g["conditions"][place]["effect"] for g in groups)
-            assert weighted == pytest.approx(found["conditions"][place]["effect"])
+            weighted = sum(g.share * g.conditions[place].effect for g in groups)
+            assert weighted == pytest.approx(found.conditions[place].effect)
     chosen = np.arange(60) < 50
-    first = next(g for g in found["groups"] if g["group"] == "0-49")
-    assert first["baseline"]["nats"] == pytest.approx(made.baseline[chosen].mean())
+    first = next(g for g in found.groups if g.group == "0-49")
+    assert first.baseline.nats == pytest.approx(made.baseline[chosen].mean())
     effect = (made.nats[0] - made.baseline)[chosen]
-    assert first["conditions"][0]["effect"] == pytest.approx(effect.mean())
+    assert first.conditions[0].effect == pytest.approx(effect.mean())
     # A mean of 50 with a deviation of 0.05: the interval is about 1.96 standard errors to either side.
-    width = first["conditions"][0]["high"] - first["conditions"][0]["low"]
+    width = first.conditions[0].high - first.conditions[0].low
     assert width == pytest.approx(2 * 1.96 * effect.std() / math.sqrt(50), rel=0.1)
-    assert first["effective_context"]["context"] == 50
+    assert first.effective_context.context == 50
 
 
 def test_a_split_that_was_not_saved_is_refused() -> None:
@@ -200,15 +200,15 @@ def test_a_set_is_the_mean_over_models_with_the_deviation_over_them() -> None:
     models = [replace(losses(), nats=losses().nats + shift) for shift in (0.0, 0.1, 0.5)]
     found = figures(models, ["class"])
     effects = [(m.nats - m.baseline).mean(1) for m in models]
-    for place, condition in enumerate(found["conditions"]):
+    for place, condition in enumerate(found.conditions):
         ours = [float(e[place]) for e in effects]
-        assert condition["effects"] == pytest.approx(ours)
-        assert condition["effect"] == pytest.approx(np.mean(ours))
-        assert condition["deviation"] == pytest.approx(np.std(ours, ddof=1))
-        assert condition["low"] < condition["effect"] < condition["high"]
-    assert found["baseline"]["deviation"] == pytest.approx(0.0)
-    assert found["effective_context"]["context"] is None and found["effective_context"]["models"] == [50, None, None]
-    assert all("deviation" in c for g in found["groups"] for c in g["conditions"])
+        assert condition.effects == pytest.approx(ours)
+        assert condition.effect == pytest.approx(np.mean(ours))
+        assert condition.deviation == pytest.approx(np.std(ours, ddof=1))
+        assert condition.low < condition.effect < condition.high
+    assert found.baseline.deviation == pytest.approx(0.0)
+    assert found.effective_context.context is None and found.effective_context.models == (50, None, None)
+    assert all(c.deviation is not None for g in found.groups for c in g.conditions)
 
 
 @pytest.mark.parametrize(

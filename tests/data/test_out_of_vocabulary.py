@@ -10,10 +10,11 @@ import pytest
 import subwords
 
 from backstory.config import TextConfig
-from backstory.config.scores import INCOMPARABLE, MEANINGLESS, UnknownShare, advice, unknown_warning
+from backstory.config.scores import INCOMPARABLE, MEANINGLESS, UnknownShare, advice
 from backstory.data import Vocabulary, build, encode_split, prepare, tokenizer, unknown_share
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, classify, scripts_of
+from backstory.results import UnknownTokens
 
 ENGLISH = "the cat saw the dog and the dog saw a cat by the old house\n" * 20
 
@@ -127,7 +128,7 @@ def test_what_is_said_follows_what_the_vocabulary_lost() -> None:
     ptb = UnknownShare(82430, 4794, 0)
     assert (ptb.phrase(), ptb.cell()) == ("5.8% of them written as <unk>", "5.8% written")
     assert ptb.warning("the words", "") is None
-    older = UnknownShare.of({"tokens": 100, "unknown_tokens": 40})  # which of them are lost is not known: no guess
+    older = UnknownTokens(unknown_tokens=40).unknown_among(100)  # which of them are lost is not known: no guess
     assert (older.phrase(), older.cell(), older.warning("the words", "")) == ("40.0% of them <unk>", "40.0%", None)
     none = UnknownShare(100, 0, 0)
     assert (none.phrase(), none.cell(), none.share) == ("", "0.0%", 0.0)
@@ -171,9 +172,6 @@ def test_advice_fits_the_cause() -> None:
         == "lower text.minimum_count (3), or raise text.maximum_size (9)"
     )
     assert advice("words").startswith("the training text has not these")
-    figures = {"unit": "word", **UnknownShare(10, 2, 2, "words").figures(), "tokens": 10}
-    warning = unknown_warning(json.loads(json.dumps(figures)), {"text": {"minimum_count": 4}})
-    assert warning is not None and warning.endswith("; lower text.minimum_count (4)")
 
 
 def test_the_corpora_write_their_own(data_dir: Path) -> None:

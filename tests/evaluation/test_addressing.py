@@ -43,14 +43,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", fast_then_full(["ntm", "mdm", "unlinked"], ["ntm"]))
 def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], name: str) -> None:
     own = evaluate(runs[name])
-    assert own["figures"]["addressing"] == "dense" and own["figures"]["audit"]["passed"]
+    assert own.figures.addressing == "dense" and own.figures.audit.passed
     other = evaluate(runs[name], addressing="localized:3")
-    assert other["figures"]["addressing"] == "localized:3" and other["figures"]["audit"]["passed"]
-    assert other["figures"]["nats_per_token"] != own["figures"]["nats_per_token"]
-    assert other["provenance"]["config"]["model"]["core"]["addressing"] == "localized:3"
+    assert other.figures.addressing == "localized:3" and other.figures.audit.passed
+    assert other.figures.nats_per_token != own.figures.nats_per_token
+    assert other.provenance.config["model"]["core"]["addressing"] == "localized:3"
     written = json.loads((runs[name] / "evaluate-test-localized_3" / "result.json").read_text())
-    assert written["figures"] == other["figures"]
-    assert evaluate(runs[name])["figures"] == own["figures"]  # the run is as it was
+    assert written["figures"] == other.figures.to_dict()
+    assert evaluate(runs[name]).figures == own.figures  # the run is as it was
 
 
 @pytest.mark.parametrize("name", fast_then_full(["ntm", "mdm"], ["mdm"]))
@@ -80,13 +80,13 @@ def test_readers_of_one_run_with_other_addressings_do_not_disturb_each_other(run
 
 def test_a_window_alone_is_localized_without_links(runs: dict[str, Path]) -> None:
     window, localized = (
-        evaluate(runs["unlinked"], addressing=how)["figures"]["nats_per_token"] for how in ("window:3", "localized:3")
+        evaluate(runs["unlinked"], addressing=how).figures.nats_per_token for how in ("window:3", "localized:3")
     )
     assert window == pytest.approx(localized, abs=1e-6)
 
 
 def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> None:
-    assert evaluate(runs["window"])["figures"]["addressing"] == "window:3"
+    assert evaluate(runs["window"]).figures.addressing == "window:3"
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ def test_what_was_prepared_for_the_trained_addressing_is_not_taken_for_another(r
     assert main(["reader", "statistics", str(run), "--batch-size", "10", "--segment", "10"]) == 0
 
     def cache(addressing: str | None) -> dict[str, Any]:
-        return evaluate(run, reader="cache", addressing=addressing)["figures"]["readers"][-1]
+        return evaluate(run, reader="cache", addressing=addressing).figures.readers[-1]
 
     for own in (None, "dense"):
         assert cache(own)["settings"]["theta"] == 3.0
         assert cache(own)["origin"] == "tuned on the first 60 tokens of valid"
-        assert evaluate(run, reader="dynamic", addressing=own)["figures"]["audit"]["passed"]
+        assert evaluate(run, reader="dynamic", addressing=own).figures.audit.passed
     other = cache("localized:3")
     assert other["settings"] == to_dict(CacheSettings())
     assert other["origin"] == "default: the tuned settings are for the model as trained"
     told = r"statistics of training gradients are for .*ntm as it was trained; leave --set and --addressing out"
     with pytest.raises(UserError, match=told):
         evaluate(run, reader="dynamic", addressing="localized:3")
-    assert evaluate(run, reader="dynamic:rule=sgd", addressing="localized:3")["figures"]["audit"]["passed"]
+    assert evaluate(run, reader="dynamic:rule=sgd", addressing="localized:3").figures.audit.passed
     with pytest.raises(UserError, match=r"readers are prepared for .* as it was trained"):
         tune_reader(run, parse_stack("cache"), "valid", 60, addressing="localized:3")

@@ -90,19 +90,19 @@ def test_the_figures_are_those_of_every_token_added_up(batch_size: int, size: in
     guesses = [words[i] for i in logits.argmax(1).tolist()]
     found = by_hand(data.vocabulary.tokens(split.ids), guesses, nats.tolist())
     figures = watch.result()
-    assert [one["length"] for one in figures["lengths"]] == sorted(found)
+    assert [one.length for one in figures.lengths] == sorted(found)
     everything = [document for documents in found.values() for document in documents]
     for one, documents in [
-        *zip(figures["lengths"], (found[n] for n in sorted(found)), strict=True),
+        *zip(figures.lengths, (found[n] for n in sorted(found)), strict=True),
         (figures, everything),
     ]:
         asked, tokens, bits, paid = np.array(documents).sum(0)
-        assert one["documents"] == len(documents) and one["answer_tokens"] == asked
-        assert one["nats_per_answer_token"] == pytest.approx(paid / asked, rel=1e-9)
-        assert one["token_accuracy"] == pytest.approx(tokens / asked)
-        assert one["bit_accuracy"] == pytest.approx(bits / (2 * asked))
-        assert one["document_accuracy"] == pytest.approx(np.mean([d[0] == d[1] for d in documents]))
-    assert 0.2 < figures["token_accuracy"] < 0.9
+        assert one.documents == len(documents) and one.answer_tokens == asked
+        assert one.nats_per_answer_token == pytest.approx(paid / asked, rel=1e-9)
+        assert one.token_accuracy == pytest.approx(tokens / asked)
+        assert one.bit_accuracy == pytest.approx(bits / (2 * asked))
+        assert one.document_accuracy == pytest.approx(np.mean([d[0] == d[1] for d in documents]))
+    assert 0.2 < figures.token_accuracy < 0.9
     with pytest.raises(ValueError, match="its sums have the shape"):
         watch.load_state_dict({"sums": [[0.0]]})
 
@@ -118,8 +118,8 @@ def test_the_end_that_repeat_copy_asks_for_has_no_bits() -> None:
     (block,) = blocks(ids, 0, 1, 6, torch.device("cpu"))
     watch.update(ScoredBlock(block, prediction, prediction.log_prob(block.targets)))
     figures = watch.result()
-    assert figures["answer_tokens"] == 3 and figures["token_accuracy"] == pytest.approx(2 / 3)
-    assert figures["bit_accuracy"] == pytest.approx(3 / 4) and figures["document_accuracy"] == 0
+    assert figures.answer_tokens == 3 and figures.token_accuracy == pytest.approx(2 / 3)
+    assert figures.bit_accuracy == pytest.approx(3 / 4) and figures.document_accuracy == 0
 
 
 def test_the_weights_are_chosen_by_what_is_asked(run: Path) -> None:
@@ -154,16 +154,16 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
 
 def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path) -> None:
     result = bs.evaluate(run)
-    answers = result["figures"]["answers"]
-    assert answers["task"] == "copy" and answers["documents"] == 12 and result["figures"]["audit"]["passed"]
-    assert [one["length"] for one in answers["lengths"]] == [1, 2, 3]
+    answers = result.figures.answers
+    assert answers.task == "copy" and answers.documents == 12 and result.figures.audit.passed
+    assert [one.length for one in answers.lengths] == [1, 2, 3]
     assert " of the answer tokens, " in describe(result)
     longer = bs.evaluate(run, lengths=(5, 9))
-    found = longer["figures"]["answers"]["lengths"]
-    assert [(one["length"], one["documents"], one["answer_tokens"]) for one in found] == [(5, 6, 30), (9, 6, 54)]
-    assert json.loads((run / "evaluate-test-lengths-5-9" / "result.json").read_text()) == longer
-    assert json.loads((run / "evaluate-test" / "result.json").read_text()) == result
-    assert longer["provenance"]["corpus"]["fingerprint"] != result["provenance"]["corpus"]["fingerprint"]
+    found = longer.figures.answers.lengths
+    assert [(one.length, one.documents, one.answer_tokens) for one in found] == [(5, 6, 30), (9, 6, 54)]
+    assert json.loads((run / "evaluate-test-lengths-5-9" / "result.json").read_text()) == longer.to_dict()
+    assert json.loads((run / "evaluate-test" / "result.json").read_text()) == result.to_dict()
+    assert longer.provenance.corpus.fingerprint != result.provenance.corpus.fingerprint
     bs.report([run], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert f"audited; {AnswersRecord.read(answers, 'x').in_words()}." in page
@@ -177,13 +177,13 @@ def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
     many = tuple(range(1, 101))
     for lengths in (many, (1, *many[:0:-1]), (*many[:50], 7, *many[50:])):
         result = bs.evaluate(run, lengths=lengths)
-        assert result["figures"]["lengths"] == list(lengths)
+        assert result.figures.lengths == lengths
     found = sorted(p.name for p in run.glob("evaluate-test-lengths-1..*"))
     assert len(found) == 3 and all(re.fullmatch(r"evaluate-test-lengths-1\.\.(100|2)-[0-9a-f]{8}", n) for n in found)
 
 
 def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_path: Path) -> None:
-    assert bs.evaluate(tiny_run, out=tmp_path / "out")["figures"]["answers"] is None
+    assert bs.evaluate(tiny_run, out=tmp_path / "out").figures.answers is None
     with pytest.raises(UserError, match="leave --lengths out"):
         bs.evaluate(tiny_run, lengths=(5,))
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, answer_loss_only=True))

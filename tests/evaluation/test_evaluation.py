@@ -1,6 +1,7 @@
 """Evaluating runs: texts of one's own, the figures of every token, and figures per word."""
 
 import csv
+import dataclasses
 import gzip
 import io
 import json
@@ -61,7 +62,7 @@ def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) ->
         model = loaded.model.double()
         inputs = torch.from_numpy(np.concatenate([[loaded.vocabulary.start], ids[:-1]]))[None]
         table = model(inputs, model.start(1))[0].log_probs()[0].numpy()
-    assert len(found) == len(ids) == result["figures"]["tokens"]
+    assert len(found) == len(ids) == result.figures.tokens
     assert [r["index"] for r in found] == list(range(len(ids)))
     assert [r["token"] for r in found] == loaded.vocabulary.tokens(ids)
     own = table[np.arange(len(ids)), ids]
@@ -75,14 +76,14 @@ def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_their_mean_is_the_result(precision: str, run: Path, tmp_path: Path) -> None:
-    figures = bs.evaluate(run, split="valid", out=tmp_path, precision=precision, per_token=tmp_path / "tokens.tsv")[
-        "figures"
-    ]
-    assert figures == bs.evaluate(run, split="valid", out=tmp_path / "plain", precision=precision)["figures"]
+    figures = bs.evaluate(
+        run, split="valid", out=tmp_path, precision=precision, per_token=tmp_path / "tokens.tsv"
+    ).figures
+    assert figures == bs.evaluate(run, split="valid", out=tmp_path / "plain", precision=precision).figures
     nats = -np.array([r["log_prob"] for r in records(tmp_path / "tokens.tsv")])
-    assert nats.mean() == pytest.approx(figures["nats_per_token"], rel=1e-8)
+    assert nats.mean() == pytest.approx(figures.nats_per_token, rel=1e-8)
     # Nine digits are enough to tell which float32 was scored.
-    assert nats.astype(np.float32).astype(float).mean() == pytest.approx(figures["nats_per_token"], rel=1e-13)
+    assert nats.astype(np.float32).astype(float).mean() == pytest.approx(figures.nats_per_token, rel=1e-13)
 
 
 def test_every_kind_of_file_says_the_same(run: Path, tmp_path: Path) -> None:
@@ -169,30 +170,30 @@ def test_a_file_is_replaced_where_it_may_be(words_run: Path, tmp_path: Path) -> 
 
 def test_figures_per_word_add_up_whatever_the_tokens(run: Path, tmp_path: Path) -> None:
     """The tiny corpus has the same words for every tokenizer."""
-    figures = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")["figures"]
+    figures = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl").figures
     found = records(tmp_path / "tokens.jsonl")
     loaded = load_run(run)
     text = (Path(loaded.places["corpus"]) / "valid.txt").read_text()
     words = text.replace("\n", " <eos> ").split()
     if loaded.vocabulary.tokenizer.name == "regex":  # which drops line ends
-        assert figures["words"] is figures["nats_per_word"] is figures["perplexity_per_word"] is None
+        assert figures.words is figures.nats_per_word is figures.perplexity_per_word is None
         assert all(r["word"] is None for r in found)
         return
-    assert figures["words"] == len(words)
-    total = figures["nats_per_token"] * figures["tokens"]
-    assert figures["nats_per_word"] == pytest.approx(total / len(words))
-    assert figures["perplexity_per_word"] == pytest.approx(math.exp(total / len(words)))
+    assert figures.words == len(words)
+    total = figures.nats_per_token * figures.tokens
+    assert figures.nats_per_word == pytest.approx(total / len(words))
+    assert figures.perplexity_per_word == pytest.approx(math.exp(total / len(words)))
     folded = [0.0] * len(words)
     for record in found:
         folded[record["word"]] -= record["log_prob"]
     assert min(folded) > 0
-    assert sum(folded) / len(words) == pytest.approx(figures["nats_per_word"])
+    assert sum(folded) / len(words) == pytest.approx(figures.nats_per_word)
 
 
 def test_of_words_they_are_those_of_the_tokens(words_run: Path, tmp_path: Path) -> None:
-    figures = bs.evaluate(words_run, out=tmp_path)["figures"]
-    assert (figures["words"], figures["nats_per_word"]) == (figures["tokens"], figures["nats_per_token"])
-    assert figures["perplexity_per_word"] == figures["perplexity"]
+    figures = bs.evaluate(words_run, out=tmp_path).figures
+    assert (figures.words, figures.nats_per_word) == (figures.tokens, figures.nats_per_token)
+    assert figures.perplexity_per_word == figures.perplexity
 
 
 # --- texts of one's own ---
@@ -201,16 +202,15 @@ def test_of_words_they_are_those_of_the_tokens(words_run: Path, tmp_path: Path) 
 def test_a_text_reads_as_a_split_does(run: Path, tmp_path: Path) -> None:
     before = sorted(run.rglob("*"))
     source = Path(load_run(run).places["corpus"]) / "valid.txt"
-    of_split = bs.evaluate(run, split="valid", out=tmp_path)["figures"]
-    in_train = {"split": "text", "in": "train", "window": of_split["overlap"][0]["window"]}
-    in_train["share"] = of_split["overlap"][0]["share"]
-    known = [in_train, in_train | {"in": "valid", "share": 1.0}]
+    of_split = bs.evaluate(run, split="valid", out=tmp_path).figures
+    in_train = dataclasses.replace(of_split.overlap[0], split="text")
+    known = (in_train, dataclasses.replace(in_train, in_="valid", share=1.0))
     of_path = bs.evaluate(run, text=source)
     of_file = bs.evaluate(run, text=io.BufferedReader(Named(source.read_bytes())))
-    assert of_path["figures"] == of_file["figures"] == of_split | {"split": "text", "overlap": known}
-    corpora = [r["provenance"]["corpus"] for r in (of_path, of_file)]
-    assert corpora[0] == corpora[1] | {"name": "valid.txt"}
-    assert corpora[1]["name"] == "standard input"
+    assert of_path.figures == of_file.figures == dataclasses.replace(of_split, split="text", overlap=known)
+    corpora = [r.provenance.corpus for r in (of_path, of_file)]
+    assert corpora[0] == dataclasses.replace(corpora[1], name="valid.txt")
+    assert corpora[1].name == "standard input"
     assert sorted(run.rglob("*")) == before
 
 
@@ -223,7 +223,7 @@ class Named(io.BytesIO):
 def test_a_result_of_a_text_is_written_where_it_is_asked_for(words_run: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     result = bs.evaluate(words_run, text=tmp_path / "text.txt", out=tmp_path / "result")
-    assert json.loads((tmp_path / "result" / "result.json").read_text()) == result
+    assert json.loads((tmp_path / "result" / "result.json").read_text()) == result.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -231,17 +231,17 @@ def test_a_result_of_a_text_is_written_where_it_is_asked_for(words_run: Path, tm
 )
 def test_unknown_words_are_counted(tokenizer: str, unknown: int | None, tokenized_run: Runs, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
-    figures = bs.evaluate(tokenized_run(tokenizer), text=tmp_path / "text.txt")["figures"]
-    assert figures["unknown_tokens"] == unknown
+    figures = bs.evaluate(tokenized_run(tokenizer), text=tmp_path / "text.txt").figures
+    assert figures.unknown_tokens == unknown
     # With an unknown character the tokens no longer hold all of the text; words stand for words all the same.
-    assert (figures["perplexity_per_word"] is None) == (tokenizer in ("regex", "characters"))
-    assert figures["words"] in (None, len(TEXT.replace("\n", " <eos> ").split()))
+    assert (figures.perplexity_per_word is None) == (tokenizer in ("regex", "characters"))
+    assert figures.words in (None, len(TEXT.replace("\n", " <eos> ").split()))
 
 
 def test_texts_and_runs_have_fingerprints(tokenized_run: Runs, tmp_path: Path) -> None:
     def fingerprint(run: str, text: str) -> str:
         (tmp_path / "text.txt").write_text(text)
-        return bs.evaluate(tokenized_run(run), text=tmp_path / "text.txt")["provenance"]["corpus"]["fingerprint"]
+        return bs.evaluate(tokenized_run(run), text=tmp_path / "text.txt").provenance.corpus.fingerprint
 
     assert fingerprint("words", "ann saw") == fingerprint("words", "ann saw")
     assert len({fingerprint("words", "ann saw"), fingerprint("words", "bob saw"), fingerprint("bytes", "ann saw")}) == 3
@@ -250,8 +250,8 @@ def test_texts_and_runs_have_fingerprints(tokenized_run: Runs, tmp_path: Path) -
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_text_may_be_very_short(tokens: int, tokenized_run: Runs, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("ab"[:tokens])
-    figures = bs.evaluate(tokenized_run("bytes"), text=tmp_path / "text.txt")["figures"]
-    assert figures["tokens"] == tokens and figures["audit"]["passed"]
+    figures = bs.evaluate(tokenized_run("bytes"), text=tmp_path / "text.txt").figures
+    assert figures.tokens == tokens and figures.audit.passed
 
 
 @pytest.mark.parametrize(
@@ -276,4 +276,4 @@ def test_what_is_no_text_is_refused(
 
 def test_bytes_read_anything(tokenized_run: Runs, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(bytes(range(256)))
-    assert bs.evaluate(tokenized_run("bytes"), text=tmp_path / "text.txt")["figures"]["tokens"] == 256
+    assert bs.evaluate(tokenized_run("bytes"), text=tmp_path / "text.txt").figures.tokens == 256

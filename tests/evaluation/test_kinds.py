@@ -131,25 +131,23 @@ def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
     before = weights_hash(load_run(run).model)
     split = len(open_evaluation(run, EvalOptions(split="valid", allow_unknown=True)).split.ids)
     _, tuned = tune_reader(run, parse_stack(STEP), "valid", None)
-    result = bs.evaluate(run, split="valid", reader="dynamic")["figures"]
-    assert result["tokens"] == split == tuned.tokens
-    assert result["nats_per_token"] == pytest.approx(tuned.nats, rel=1e-12)
-    assert (
-        result["audit"]["passed"] and result["readers"][0]["origin"] == f"tuned on the first {split:,} tokens of valid"
-    )
-    static = bs.evaluate(run, split="valid")["figures"]
-    names = [g["name"] for g in result["gains"]]
-    assert names == ["static", "dynamic"] and [g["name"] for g in static["gains"]] == ["static"]
-    assert result["gains"][0]["nats_per_token"] == pytest.approx(static["nats_per_token"], rel=1e-6)
-    assert result["gains"][1]["nats_per_token"] == result["nats_per_token"] < static["nats_per_token"]
+    result = bs.evaluate(run, split="valid", reader="dynamic").figures
+    assert result.tokens == split == tuned.tokens
+    assert result.nats_per_token == pytest.approx(tuned.nats, rel=1e-12)
+    assert result.audit.passed and result.readers[0]["origin"] == f"tuned on the first {split:,} tokens of valid"
+    static = bs.evaluate(run, split="valid").figures
+    names = [g.name for g in result.gains]
+    assert names == ["static", "dynamic"] and [g.name for g in static.gains] == ["static"]
+    assert result.gains[0].nats_per_token == pytest.approx(static.nats_per_token, rel=1e-6)
+    assert result.gains[1].nats_per_token == result.nats_per_token < static.nats_per_token
     assert weights_hash(load_run(run).model) == before
 
 
 def test_reading_on_after_another_split(run: Path) -> None:
-    plain = bs.evaluate(run, split="test", reader=STEP)["figures"]
-    after = bs.evaluate(run, split="test", reader=STEP, after="valid")["figures"]
-    assert (plain["after"], after["after"]) == (None, "valid")
-    assert after["nats_per_token"] != plain["nats_per_token"]
+    plain = bs.evaluate(run, split="test", reader=STEP).figures
+    after = bs.evaluate(run, split="test", reader=STEP, after="valid").figures
+    assert (plain.after, after.after) == (None, "valid")
+    assert after.nats_per_token != plain.nats_per_token
     assert {p.name for p in run.glob("evaluate-test-*")} == {
         "evaluate-test-dynamic_rate_0.01_decay_0.01_epsilon_0.01",
         "evaluate-test-dynamic_rate_0.01_decay_0.01_epsilon_0.01-after-valid",

@@ -69,8 +69,8 @@ def bin_of(distance: int) -> int:
 @pytest.mark.parametrize("reader", ["static", "cache"])
 def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokens.jsonl"
-    figures = bs.evaluate(run, split="test", reader=reader, per_token=file, out=tmp_path / "out")["figures"]
-    memory = figures["memory"]
+    figures = bs.evaluate(run, split="test", reader=reader, per_token=file, out=tmp_path / "out").figures
+    memory = figures.memory
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     tokens = [line["token"] for line in lines]
     is_a = by_hand(tokens)
@@ -84,35 +84,33 @@ def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path,
     }
     nats = [-line["log_prob"] for line in lines]
     kinds = grouped([(kind, (n,)) for (kind, _), n in zip(is_a, nats, strict=True)])
-    assert {c["kind"]: [c["tokens"], pytest.approx(c["nats"])] for c in memory["kinds"]} == kinds
-    for cost in memory["kinds"]:
-        assert cost["excess"] == pytest.approx(cost["nats"] - cost["exact"])
-        if cost["kind"] in exact:
-            assert cost["exact"] == pytest.approx(exact[cost["kind"]])
+    assert {c.kind: [c.tokens, pytest.approx(c.nats)] for c in memory.kinds} == kinds
+    for cost in memory.kinds:
+        assert cost.excess == pytest.approx(cost.nats - cost.exact)
+        if cost.kind in exact:
+            assert cost.exact == pytest.approx(exact[cost.kind])
     binned = grouped(
         [((kind, bin_of(d)), (d, n)) for (kind, d), n in zip(is_a, nats, strict=True) if d]  # only what comes back
     )
     found = {
-        (curve["kind"], b["from"]): [b["tokens"], pytest.approx(b["distance"]), pytest.approx(b["nats"])]
-        for curve in memory["curves"]
-        for b in curve["bins"]
+        (curve.kind, b.from_): [b.tokens, pytest.approx(b.distance), pytest.approx(b.nats)]
+        for curve in memory.curves
+        for b in curve.bins
     }
     assert len(found) > 10 and found == binned
-    for curve in memory["curves"]:
-        assert [b["from"] for b in curve["bins"]] == sorted(b["from"] for b in curve["bins"])
-        for b in curve["bins"]:
-            assert (b["from"], b["to"]) in zip(FROM, [*(low - 1 for low in FROM[1:]), None], strict=True)
-            assert b["exact"] == pytest.approx(exact[curve["kind"]]) and b["excess"] == pytest.approx(
-                b["nats"] - b["exact"]
-            )
-    assert {c["kind"]: c["forgotten"] for c in memory["curves"]} == {
+    for curve in memory.curves:
+        assert [b.from_ for b in curve.bins] == sorted(b.from_ for b in curve.bins)
+        for b in curve.bins:
+            assert (b.from_, b.to) in zip(FROM, [*(low - 1 for low in FROM[1:]), None], strict=True)
+            assert b.exact == pytest.approx(exact[curve.kind]) and b.excess == pytest.approx(b.nats - b.exact)
+    assert {c.kind: c.forgotten for c in memory.curves} == {
         "old entity": pytest.approx(math.log(RECALL.entities / RECALL.cast)),
         "queried value": pytest.approx(math.log(RECALL.values)),
     }
-    assert memory["exact_perplexity"] == pytest.approx(math.exp(memory["exact_nats_per_token"]))
-    assert memory["excess_nats_per_token"] + memory["exact_nats_per_token"] == pytest.approx(figures["nats_per_token"])
-    all_exact = sum(c["tokens"] * c["exact"] for c in memory["kinds"]) / figures["tokens"]
-    assert all_exact == pytest.approx(memory["exact_nats_per_token"])
+    assert memory.exact_perplexity == pytest.approx(math.exp(memory.exact_nats_per_token))
+    assert memory.excess_nats_per_token + memory.exact_nats_per_token == pytest.approx(figures.nats_per_token)
+    all_exact = sum(c.tokens * c.exact for c in memory.kinds) / figures.tokens
+    assert all_exact == pytest.approx(memory.exact_nats_per_token)
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9), st.data())
@@ -129,10 +127,10 @@ def test_every_token_counts_where_it_stands(tokens: int, batch_size: int, size: 
         assert block.targets.shape[1] <= length
         curve.update(ScoredBlock(block, None, -torch.from_numpy(costs)[block.targets]))  # type: ignore[arg-type]
     figures = curve.result()
-    assert figures["excess_nats_per_token"] == pytest.approx(costs.mean() - truth.exact.mean(), abs=1e-12)
+    assert figures.excess_nats_per_token == pytest.approx(costs.mean() - truth.exact.mean(), abs=1e-12)
     want = grouped([(bin_of(d), (d, costs[i], truth.exact[i])) for i, d in enumerate(distance) if d])
-    bins = figures["curves"][0]["bins"] if figures["curves"] else []
-    got = {b["from"]: [b["tokens"], *(pytest.approx(b[key]) for key in ("distance", "nats", "exact"))] for b in bins}
+    bins = figures.curves[0].bins if figures.curves else []
+    got = {b.from_: [b.tokens, *map(pytest.approx, (b.distance, b.nats, b.exact))] for b in bins}
     assert got == want
 
 
@@ -145,7 +143,7 @@ def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_p
     seen: list[int] = []
     plain = bs.evaluate(
         run, split="test", out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options
-    )["figures"]
+    ).figures
     for number, share in enumerate((0.5, 0.8)):
         limit = seen[int(len(seen) * share)]
 
@@ -158,21 +156,21 @@ def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_p
                 run, split="test", out=tmp_path / "out", save_every=1e-9, resume=number > 0, progress=stop, **options
             )
         assert any((tmp_path / "out").glob("reading-*"))
-    again = bs.evaluate(run, split="test", out=tmp_path / "out", resume=True, **options)["figures"]
-    assert again["memory"] == plain["memory"] and again == plain
+    again = bs.evaluate(run, split="test", out=tmp_path / "out", resume=True, **options).figures
+    assert again.memory == plain.memory and again == plain
 
 
 def test_side_by_side_rows_change_little(run: Path, tmp_path: Path) -> None:
     one, four = (
-        bs.evaluate(run, split="test", batch_size=batch_size, out=tmp_path / str(batch_size))["figures"]["memory"]
+        bs.evaluate(run, split="test", batch_size=batch_size, out=tmp_path / str(batch_size)).figures.memory
         for batch_size in (1, 4)
     )
-    for a, b in zip(one["kinds"], four["kinds"], strict=True):
-        assert (a["kind"], a["tokens"], a["exact"]) == (b["kind"], b["tokens"], b["exact"])
-        assert a["nats"] == pytest.approx(b["nats"], abs=0.2)
+    for a, b in zip(one.kinds, four.kinds, strict=True):
+        assert (a.kind, a.tokens, a.exact) == (b.kind, b.tokens, b.exact)
+        assert a.nats == pytest.approx(b.nats, abs=0.2)
 
 
 def test_only_where_the_truth_is_known(run: Path, tiny_run: Path, tmp_path: Path) -> None:
-    assert bs.evaluate(tiny_run, split="test", out=tmp_path / "out")["figures"]["memory"] is None
+    assert bs.evaluate(tiny_run, split="test", out=tmp_path / "out").figures.memory is None
     (tmp_path / "text.txt").write_text("w1 e3 w2 e3\n")
-    assert bs.evaluate(run, text=tmp_path / "text.txt")["figures"]["memory"] is None
+    assert bs.evaluate(run, text=tmp_path / "text.txt").figures.memory is None

@@ -59,7 +59,7 @@ def test_the_figures_are_those_of_a_loop_over_tokens(stream: Stream) -> None:
     found = watch.result()
     best = min(CONSTANTS, key=lambda c: expected[f"C{c}"])
     assert 0 < expected["pou"] < 1 and 0 < expected["wins"] < 1  # the loop saw both sides
-    assert found["best_constant_lambda"] == best
+    assert found.best_constant_lambda == best
     for name, wanted in {
         "utilization": expected["pou"],
         "mean_lambda": expected["lambda"],
@@ -70,16 +70,14 @@ def test_the_figures_are_those_of_a_loop_over_tokens(stream: Stream) -> None:
         "oracle_perplexity": math.exp(expected["oracle"]),
         "best_constant_perplexity": math.exp(expected[f"C{best}"]),
     }.items():
-        assert found[name] == pytest.approx(wanted, rel=2e-5), name
-    assert found["temperatures"] == pytest.approx(
-        {f"{t:g}": math.exp(expected[f"T{t}"]) for t in TEMPERATURES}, rel=2e-5
-    )
+        assert getattr(found, name) == pytest.approx(wanted, rel=2e-5), name
+    assert found.temperatures == pytest.approx({f"{t:g}": math.exp(expected[f"T{t}"]) for t in TEMPERATURES}, rel=2e-5)
 
 
 def test_at_its_own_temperature_it_is_the_score(stream: Stream) -> None:
     watch = GateStatistics(EXACT)
     reading = read(StaticReader(buffered()), stream(80), 0, each=lambda *scored: watch.update(ScoredBlock(*scored)))
-    assert watch.result()["temperatures"]["1"] == pytest.approx(math.exp(reading.nats), rel=1e-5)
+    assert watch.result().temperatures["1"] == pytest.approx(math.exp(reading.nats), rel=1e-5)
 
 
 def test_a_watch_goes_on_where_it_was(stream: Stream) -> None:

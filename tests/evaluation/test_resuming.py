@@ -120,9 +120,9 @@ def test_every_reader_there_is_can_be_saved(name: str, tiny_run: Path, text: Pat
         tmp_path / "out",
         {"dynamic": "dynamic:rule=nadam"}.get(name, name),
     )  # of its rules one without statistics
-    plain = bs.evaluate(tiny_run, text=text, reader=name, out=tmp_path / "plain")["figures"]
+    plain = bs.evaluate(tiny_run, text=text, reader=name, out=tmp_path / "plain").figures
     assert stopped(tiny_run, text, out, after=300, reader=name)
-    assert bs.evaluate(tiny_run, text=text, reader=name, out=out, resume=True)["figures"] == plain
+    assert bs.evaluate(tiny_run, text=text, reader=name, out=out, resume=True).figures == plain
 
 
 @pytest.mark.parametrize("changed", ["tree", "tensors"])
@@ -195,10 +195,10 @@ def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
     result = bs.evaluate(
         tiny_run, split=split, out=out, resume=True, progress=lambda *done: told.append(done), **options
     )
-    assert result["figures"] == plain["figures"]
+    assert result.figures == plain.figures
     assert (told[-1] == (seen[-1], seen[-1]) and len(told) < len(seen)) or not saved
     assert [p.name for p in out.iterdir()] == ["result.json"]
-    assert json.loads((out / "result.json").read_text())["figures"] == plain["figures"]
+    assert json.loads((out / "result.json").read_text())["figures"] == plain.figures.to_dict()
     assert contents(tiny_run) == hashes
 
 
@@ -214,14 +214,14 @@ def stopped_split(run: Path, split: str, out: Path, stop_at: int, **options: Any
 
 def test_without_resume_it_begins_anew(tiny_run: Path, text: Path, tmp_path: Path) -> None:
     out, seen = tmp_path / "out", []
-    plain = bs.evaluate(tiny_run, text=text)["figures"]
+    plain = bs.evaluate(tiny_run, text=text).figures
     assert stopped(tiny_run, text, out, after=600)
     for left in (LOCK, f"{TEMPORARY}1-result.json", f"{TEMPORARY}1-reading-7/half"):
         (out / left).parent.mkdir(exist_ok=True)
         (out / left).write_text("left by a process that was killed")
     (out / f"{TEMPORARY}mine").write_text("somebody else's")
     result = bs.evaluate(tiny_run, text=text, out=out, progress=lambda done, total: seen.append(done))
-    assert result["figures"] == plain and seen[0] <= 256
+    assert result.figures == plain and seen[0] <= 256
     assert sorted(p.name for p in out.iterdir()) == [f"{TEMPORARY}mine", "result.json"]
 
 
@@ -241,7 +241,7 @@ def test_nothing_is_saved_of_a_short_reading_or_where_it_is_not_wanted(
 def test_resume_without_anything_saved_reads_it_all(tiny_run: Path, text: Path, tmp_path: Path) -> None:
     first = bs.evaluate(tiny_run, text=text, out=tmp_path / "out", resume=True)
     again = bs.evaluate(tiny_run, text=text, out=tmp_path / "out", resume=True)
-    assert first["figures"] == again["figures"] == bs.evaluate(tiny_run, text=text)["figures"]
+    assert first.figures == again.figures == bs.evaluate(tiny_run, text=text).figures
 
 
 def other_weights(run: Path, folder: Path) -> Path:
@@ -367,5 +367,5 @@ def test_on_the_command_line_a_killed_evaluation_goes_on(tiny_run: Path, text: P
     process.wait()
     done = subprocess.run([*program, "--resume", "--json"], capture_output=True, text=True, check=True)
     plain = bs.evaluate(tiny_run, text=text, reader="learning+doubtful", audit_seed=7)
-    assert json.loads(done.stdout)["figures"] == plain["figures"]
+    assert json.loads(done.stdout)["figures"] == plain.figures.to_dict()
     assert [p.name for p in out.iterdir()] == ["result.json"]

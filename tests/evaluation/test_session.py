@@ -92,11 +92,11 @@ def test_a_file_reads_as_evaluate_reads_it(name: str, reader: str, tokenized_run
     if name == "pieces":  # which may stretch over several line ends
         text.write_text(text.read_text().replace("\n\n", "\n").replace("\n  ", "\n"))
     run = tokenized_run(name)
-    figures = bs.evaluate(run, text=text, reader=reader)["figures"]
+    figures = bs.evaluate(run, text=text, reader=reader).figures
     lines, at = read_file(run, text, reader=reader)
-    assert at.tokens == figures["tokens"] == sum(len(line.ids) for line in lines)
-    assert at.nats == pytest.approx(figures["nats_per_token"] * figures["tokens"], rel=1e-12)  # the blocks are the same
-    assert at.unknown == (figures["unknown_tokens"] or 0)
+    assert at.tokens == figures.tokens == sum(len(line.ids) for line in lines)
+    assert at.nats == pytest.approx(figures.nats_per_token * figures.tokens, rel=1e-12)  # the blocks are the same
+    assert at.unknown == (figures.unknown_tokens or 0)
     assert sum(sum(line.nats) for line in lines) == pytest.approx(at.nats)
     assert (lines[-1].all_tokens, lines[-1].all_nats) == (at.tokens, pytest.approx(at.nats))
     assert [line.number for line in lines] == list(range(1, len(lines) + 1))

@@ -54,14 +54,14 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
     assert tuned.nats == pytest.approx(score(run, here), abs=1e-6)
     assert [p.name for p in paths] == ["dynamic-nadam.json", "dynamic-nadam+tempered.json"]
     # What was found is what is read with, and what the result names.
-    result = bs.evaluate(run, split="valid", reader="dynamic:rule=nadam+tempered")["figures"]
-    named = {key: value for reader in result["readers"] for key, value in reader["settings"].items()}
+    result = bs.evaluate(run, split="valid", reader="dynamic:rule=nadam+tempered").figures
+    named = {key: value for reader in result.readers for key, value in reader["settings"].items()}
     assert here.items() <= named.items()
-    assert [r["origin"] for r in result["readers"]] == [
+    assert [r["origin"] for r in result.readers] == [
         "tuned on the first 150 tokens of valid, given",
         "tuned on the first 150 tokens of valid",
     ]
-    assert [g["name"] for g in result["gains"]] == ["static", "dynamic", "tempered"] and result["audit"]["passed"]
+    assert [g.name for g in result.gains] == ["static", "dynamic", "tempered"] and result.audit.passed
 
 
 def test_what_is_typed_is_held_and_a_grid_adds_to_what_is_tried(run: Path) -> None:

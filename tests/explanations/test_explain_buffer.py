@@ -22,7 +22,7 @@ from backstory.explanations.buffer import links_of
 from backstory.explanations.explained_text import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Interpolation
-from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
+from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -58,11 +58,11 @@ def run(runs_of: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs_of["sliding"], tmp_path / "run"))
 
 
-def passage_of(result: dict[str, Any]) -> Passage:
-    return Passage.read(result["figures"]["passage"], "x")
+def passage_of(result: Any) -> Passage:
+    return result.figures.passage
 
 
-def layers(result: dict[str, Any]) -> dict[str, Any]:
+def layers(result: Any) -> dict[str, Any]:
     return {layer.name: layer for layer in passage_of(result).layers}
 
 
@@ -136,13 +136,13 @@ def test_every_figure_is_the_buffer_s(
         for name, tokens_of in candidates.items():
             likeliest = [p for p in tables[name][t].exp().topk(3)[0].tolist() if p > 0]
             assert [p for _, p in tokens_of] == pytest.approx(likeliest, abs=1e-5)
-    figures = result["figures"]
-    assert figures["tokens"] == 12 and figures["settings"]["kind"] == "span-buffer"
-    assert figures["against_nats_per_token"] - figures["nats_per_token"] == pytest.approx(
+    figures = result.figures
+    assert figures.tokens == 12 and figures.settings["kind"] == "span-buffer"
+    assert figures.against_nats_per_token - figures.nats_per_token == pytest.approx(
         np.mean(found["gain over model"].values[lead:]), abs=1e-5
     )
-    assert figures["gate_percent"] == pytest.approx(100 * np.mean(gates[at - begin :]), abs=1e-3)
-    assert 0 <= figures["helped_percent"] <= 100
+    assert figures.gate_percent == pytest.approx(100 * np.mean(gates[at - begin :]), abs=1e-3)
+    assert 0 <= figures.helped_percent <= 100
 
 
 def test_weights_of_spans_are_whole_and_add_up_where_they_share_a_word() -> None:
@@ -183,7 +183,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
     run, dataset = trained(dataclasses.replace(config, text=text), tmp_path / "letters"), prepare(text)
     result = bs.explain(run, "buffer", split="valid", at=101, words=4)
     passage, found = passage_of(result), layers(result)
-    ids = np.asarray(dataset.splits["valid"].ids)[: 101 + result["figures"]["tokens"]].astype(np.int64)
+    ids = np.asarray(dataset.splits["valid"].ids)[: 101 + result.figures.tokens].astype(np.int64)
     letters = "".join(dataset.vocabulary.tokens(ids))
     assert letters[100] == " "  # which belongs to the first word of the passage
     lead = passage.lead
@@ -205,7 +205,7 @@ def test_a_reader_that_learns_has_its_own_blocks(runs_of: dict[str, Path], tmp_p
     at = {"split": "train", "at": 61, "words": 20}
     plain = bs.explain(runs_of["grid"], "buffer", **at, out=tmp_path / "static")
     blocks = bs.explain(runs_of["grid"], "buffer", **at, reader="dynamic:rule=sgd,rate=1e-12", out=tmp_path / "dynamic")
-    assert blocks["figures"]["reader"].startswith("dynamic")
+    assert blocks.figures.reader.startswith("dynamic")
     one, other = layers(plain)["attention"], layers(blocks)["attention"]
     for a, b in zip(one.links, other.links, strict=True):
         assert [j for j, _ in a] == [j for j, _ in b]
@@ -213,7 +213,7 @@ def test_a_reader_that_learns_has_its_own_blocks(runs_of: dict[str, Path], tmp_p
 
 
 def test_it_stands_in_the_page_and_in_the_terminal(run: Path) -> None:
-    result = result_from(json.dumps(bs.explain(run, "buffer", split="valid", at=20, words=9)), "x")
+    result = bs.explain(run, "buffer", split="valid", at=20, words=9)
     passage = result.figures.passage
     assert (run / "explain-buffer-valid-at20-words9" / "result.json").is_file()
     assert passage.chosen == passage.lead == 13 and len(passage.words) == 22
@@ -275,4 +275,4 @@ def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(
     with pytest.raises(UserError, match=r"--at 99999 is beyond the valid text"):
         bs.explain(run, "buffer", split="valid", at=99999)
     assert sorted(run.rglob("*")) == before
-    assert math.isfinite(bs.explain(run, "surprisal", split="valid")["figures"]["perplexity"])
+    assert math.isfinite(bs.explain(run, "surprisal", split="valid").figures.perplexity)

@@ -17,8 +17,7 @@ import backstory as bs
 from backstory.config import RunConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.data import prepare
-from backstory.reports import Weights, passage_terminal, render_passage, result_from
-from backstory.results.passage import Passage
+from backstory.reports import Weights, passage_terminal, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -36,8 +35,8 @@ def with_cache() -> str:
     return f"cache:window={CHOSEN.window},theta={CHOSEN.theta},weight={CHOSEN.weight},confidence={CHOSEN.confidence}"
 
 
-def layers(result: dict[str, Any]) -> dict[str, Any]:
-    return {layer.name: layer for layer in Passage.read(result["figures"]["passage"], "x").layers}
+def layers(result: Any) -> dict[str, Any]:
+    return {layer.name: layer for layer in result.figures.passage.layers}
 
 
 def forward(run: Path, ids: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,22 +91,22 @@ def test_every_figure_is_the_cache_s(
         assert list(candidates) == ["cache", "model", "mixture"] and len(candidates["mixture"]) == 3
         entropy = -sum(p * math.log(p) for p in by_word.values())
         assert found["entropy of the cache"].values[word] == pytest.approx(entropy, abs=1e-4)
-    figures = result["figures"]
-    assert (figures["reader"], figures["against"]) == (with_cache, "static")
+    figures = result.figures
+    assert (figures.reader, figures.against) == (with_cache, "static")
     gain = np.mean(found["gain over static"].values)
-    assert figures["against_nats_per_token"] - figures["nats_per_token"] == pytest.approx(gain, abs=1e-5)
-    assert figures["settings"] == {"window": 6, "theta": 0.8, "weight": 0.3, "confidence": 0.0}
+    assert figures.against_nats_per_token - figures.nats_per_token == pytest.approx(gain, abs=1e-5)
+    assert figures.settings == {"window": 6, "theta": 0.8, "weight": 0.3, "confidence": 0.0}
 
 
 def test_a_reader_without_a_cache_gets_the_usual_one(run: Path) -> None:
-    figures = bs.explain(run, "cache", split="valid", at=20, words=15)["figures"]
-    assert figures["settings"] == {"window": 500, "theta": 1.0, "weight": 0.1, "confidence": 0.0}
-    assert 0 <= figures["helped_percent"] <= 100
+    figures = bs.explain(run, "cache", split="valid", at=20, words=15).figures
+    assert figures.settings == {"window": 500, "theta": 1.0, "weight": 0.1, "confidence": 0.0}
+    assert 0 <= figures.helped_percent <= 100
     assert (run / "explain-cache-valid-at20-words15" / "result.json").is_file()
 
 
 def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -> None:
-    result = result_from(json.dumps(bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache)), "x")
+    result = bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache)
     page = render_passage(result)
     assert "Colour by" in page and "cache mass" in page and "expected (mixture)" in page
     passage = result.figures.passage
@@ -117,7 +116,7 @@ def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -
     assert [[j for j, _ in word] for word in shaded] == [[j for j, _ in word] for word in links]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=90)
     mass_first = bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache, layer="cache mass")
-    passage_terminal.show(Passage.read(mass_first["figures"]["passage"], "x"), console)
+    passage_terminal.show(mass_first.figures.passage, console)
     strongest = max(range(30), key=lambda i: max((w for _, w in links[i]), default=0.0))
     assert f"of '{passage.words[strongest].text}' on the words before it" in console.file.getvalue().replace("\n", " ")  # type: ignore[attr-defined]
 
@@ -128,9 +127,9 @@ def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_p
     train(dataclasses.replace(tiny_config, text=text), tmp_path / "letters", console=Console(file=io.StringIO()))
     run, dataset = tmp_path / "letters", prepare(text)
     result = bs.explain(run, "cache", split="valid", at=0, words=6, reader=with_cache)
-    ids = np.asarray(dataset.splits["valid"].ids)[: result["figures"]["tokens"]].astype(np.int64)
+    ids = np.asarray(dataset.splits["valid"].ids)[: result.figures.tokens].astype(np.int64)
     states, _ = forward(run, ids)
-    passage, found = Passage.read(result["figures"]["passage"], "x"), layers(result)
+    passage, found = result.figures.passage, layers(result)
     lengths = [len(word.before) + len(word.text) for word in passage.words]
     lengths[0] = len(passage.words[0].text)
     start = int(np.cumsum(lengths)[2])  # where the fourth word begins
@@ -177,28 +176,28 @@ def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
     }
     best = (min if case == "success" else max)(candidates.values())
     result = bs.explain(run, "cache", split="train", reader=reader, find=case)
-    figures = result["figures"]
-    found, passage = figures["found"], Passage.read(figures["passage"], "x")
-    assert found["entropy"] == pytest.approx(best, abs=1e-3)
-    assert candidates[found["target"]] == pytest.approx(best, abs=1e-3)
-    assert found["share"] == pytest.approx(known[found["target"]][1], abs=1e-3)
-    assert found["word"] == dataset.vocabulary.words[ids[found["target"]]] == passage.words[-1].text
+    figures = result.figures
+    found, passage = figures.found, figures.passage
+    assert found.entropy == pytest.approx(best, abs=1e-3)
+    assert candidates[found.target] == pytest.approx(best, abs=1e-3)
+    assert found.share == pytest.approx(known[found.target][1], abs=1e-3)
+    assert found.word == dataset.vocabulary.words[ids[found.target]] == passage.words[-1].text
     # It leads up to the word, which is the one that is shown, from the oldest that the cache remembers.
-    assert len(passage.words) == 13 and passage.chosen == 12 and figures["at"] + 12 == found["target"]
+    assert len(passage.words) == 13 and passage.chosen == 12 and figures.at + 12 == found.target
     mass = passage.layers[0]
     assert isinstance(mass, Weights) and mass.name == "cache mass" and mass.high == pytest.approx(8 / 12)
     links = dict(mass.links[12])
     assert sum(links.values()) == pytest.approx(1.0, abs=1e-4) and len(links) == 12
-    assert passage.title.endswith(f"of the cache, word {found['target']:,}")
+    assert passage.title.endswith(f"of the cache, word {found.target:,}")
     assert [p.name.endswith(f"find-{case}") for p in run.glob("explain-cache-train*")] == [True]
-    page = render_passage(result_from(json.dumps(result), "x"))
+    page = render_passage(result)
     assert f"‘{passage.words[-1].text}’, was looked for" in page
 
 
 def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
     def target(at: int) -> int:
         place = {"split": "train", "at": at, "words": 5}
-        return bs.explain(run, "cache", **place, reader=with_cache, find="failure")["figures"]["found"]["target"]
+        return bs.explain(run, "cache", **place, reader=with_cache, find="failure").figures.found.target
 
     first = target(0)
     assert target(first) == first < target(first + 1)

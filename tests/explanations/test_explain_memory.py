@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from backstory.explanations.memory_reads import READS, Attribution, measured, wi
 from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
 from backstory.models.memory import Addressing, AddressingTrace, TuringMachine, parse_addressing
-from backstory.reports import Passage, Weights, render_passage, result_from
+from backstory.reports import Passage, Weights, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -45,11 +44,11 @@ def runs_of(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) ->
     return {kind: trained(with_model(tiny_config, core=core), folder / kind) for kind, core in CORES.items()}
 
 
-def passage_of(result: dict[str, Any]) -> Passage:
-    return Passage.read(result["figures"]["passage"], "x")
+def passage_of(result: Any) -> Passage:
+    return result.figures.passage
 
 
-def layers(result: dict[str, Any]) -> dict[str, Any]:
+def layers(result: Any) -> dict[str, Any]:
     return {layer.name: layer for layer in passage_of(result).layers}
 
 
@@ -96,7 +95,7 @@ def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
         interface[0, 20:24] = -50  # erases nothing, and writes zeros
         machine.step(interface, state, trace=trace)
     found = measured(AddressingTrace(*(torch.cat(part) for part in zip(*trace, strict=True))), machine.addressing)
-    assert explained._by_head(found["negative"]) == {"write": 0.25, "read": [0.5]}
+    assert explained._by_head(found["negative"]).to_dict() == {"write": 0.25, "read": [0.5]}
 
 
 @pytest.mark.parametrize("kind", CORES)
@@ -129,7 +128,7 @@ def test_every_figure_is_the_memory_s(
             mixed.append(read.mean(0) @ (shares / shares.sum(1, keepdims=True).clip(1e-300)))
 
     result = bs.explain(run, "memory", split="train", at=at, words=count, context=context, top=3, out=tmp_path / "out")
-    found, passage, figures = layers(result), passage_of(result), result["figures"]
+    found, passage, figures = layers(result), passage_of(result), result.figures
     lead, start = len(passage.words) - count, at - begin
     assert [w.text.replace("¶", "<eos>") for w in passage.words] == loaded.vocabulary.tokens(ids[start - lead :])
     first = start - lead
@@ -148,17 +147,17 @@ def test_every_figure_is_the_memory_s(
         assert found["read of older words"].values[place] == pytest.approx(
             100 * mixed[t][: 1 + max(0, start - explained.BEFORE)].sum(), abs=1e-3
         )
-    assert figures["nats_per_token"] == pytest.approx(np.mean(nats[start:]), abs=1e-5)
+    assert figures.nats_per_token == pytest.approx(np.mean(nats[start:]), abs=1e-5)
     share = [[(of.cosines[0, head].max() < 0).item() for of in trace[start:]] for head in range(1 + core.machine.heads)]
-    assert figures["fall_back_percent"] == {
+    assert figures.fall_back_percent.to_dict() == {
         "write": pytest.approx(100 * np.mean(share[0])),
         "read": [pytest.approx(100 * np.mean(of)) for of in share[1:]],
     }
-    assert len(figures["entropy_bits"]["read"]) == CORES[kind].heads
-    shown = figures["weights"]
-    assert shown["slots"] == list(range(CORES[kind].slots)) and len(shown["tokens"]) == count
-    np.testing.assert_allclose(shown["write"], np.array(writes[start:]).T, rtol=6e-3, atol=1e-6)
-    np.testing.assert_allclose(shown["read"], np.array(reads[start:]).mean(1).T, rtol=6e-3, atol=1e-6)
+    assert len(figures.entropy_bits.read) == CORES[kind].heads
+    shown = figures.weights
+    assert shown.slots == tuple(range(CORES[kind].slots)) and len(shown.tokens) == count
+    np.testing.assert_allclose(shown.write, np.array(writes[start:]).T, rtol=6e-3, atol=1e-6)
+    np.testing.assert_allclose(shown.read, np.array(reads[start:]).mean(1).T, rtol=6e-3, atol=1e-6)
 
 
 def test_no_word_is_read_of_a_text_that_ended(runs_of: dict[str, Path], tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_no_word_is_read_of_a_text_that_ended(runs_of: dict[str, Path], tmp_path
         last = max((end for end in ends if end < place), default=0)
         assert links and min(links) >= last
         assert found["read of older words"].values[place] == 0
-    assert read["figures"]["older_percent"] == 0
+    assert read.figures.older_percent == 0
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:
@@ -196,14 +195,14 @@ def test_a_picture_holds_the_rows_of_most_weight(
     runs_of: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = {"split": "train", "at": 250, "words": 20}
-    whole = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "whole")["figures"]["weights"]
+    whole = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "whole").figures.weights
     monkeypatch.setattr(explained, "MOST_ROWS", 3)
     monkeypatch.setattr(explained, "MOST_TOKENS", 9)
-    cut = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "cut")["figures"]["weights"]
-    sums = (np.array(whole["write"]) + np.array(whole["read"]))[:, :9].sum(1)
-    assert cut["slots"] == sorted(np.argsort(sums)[-3:].tolist()) and cut["of"] == 8
-    assert cut["tokens"] == whole["tokens"][:9] and len(whole["tokens"]) == 20
-    assert cut["write"] == [whole["write"][row][:9] for row in cut["slots"]]
+    cut = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "cut").figures.weights
+    sums = (np.array(whole.write) + np.array(whole.read))[:, :9].sum(1)
+    assert cut.slots == tuple(sorted(np.argsort(sums)[-3:].tolist())) and cut.of == 8
+    assert cut.tokens == whole.tokens[:9] and len(whole.tokens) == 20
+    assert cut.write == tuple(whole.write[row][:9] for row in cut.slots)
 
 
 def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -211,15 +210,15 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
     run = trained(dataclasses.replace(config, text=text), tmp_path / "letters")
     result = bs.explain(run, "memory", split="valid", at=101, words=4)
-    passage, figures = passage_of(result), result["figures"]
+    passage, figures = passage_of(result), result.figures
     assert "weights and candidates are those of the first" in passage.note
-    assert len(figures["weights"]["tokens"]) == figures["tokens"] > 4
+    assert len(figures.weights.tokens) == figures.tokens > 4
     assert all(sum(w for _, w in links) <= 1 + 1e-6 for links in layers(result)[READS].links)
     assert passage.lead == len(passage.words) - 4 > 0
 
 
 def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
-    result = result_from(json.dumps(bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)), "x")
+    result = bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)
     page = render_passage(result)
     assert page.count("<svg") == 1 and "write: slot" in page and "read: slot" in page
     assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
@@ -243,7 +242,7 @@ def test_windows_are_told_with_what_leads_out_of_them(
         trained(with_model(tiny_config, core=core), tmp_path / "run"), "memory", split="valid", at=20, words=9
     )
     how = parse_addressing(addressing, core.slots)
-    assert (result["figures"]["window"], result["figures"]["windows"]) == (how.selected, how.windows)
+    assert (result.figures.window, result.figures.windows) == (how.selected, how.windows)
     assert told in layers(result)["window, read"].note
 
 

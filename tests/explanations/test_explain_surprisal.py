@@ -20,7 +20,6 @@ from backstory.evaluation import evaluate
 from backstory.explanations import EXPLANATIONS
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
-from backstory.results.passage import Passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -44,8 +43,8 @@ def log_probs(run: Path, ids: np.ndarray) -> torch.Tensor:
         return prediction.log_probs()[0].double()
 
 
-def layers(result: dict[str, Any]) -> dict[str, Any]:
-    passage = Passage.read(result["figures"]["passage"], "x")
+def layers(result: Any) -> dict[str, Any]:
+    passage = result.figures.passage
     return {layer.name: layer for layer in passage.layers}
 
 
@@ -70,18 +69,18 @@ def test_every_figure_is_the_model_s(run: Path, tiny_config: RunConfig, at: int,
         assert [w for w, _ in lists["model"]] == [
             w.replace("<eos>", "¶") for w in dataset.vocabulary.tokens(top.indices)
         ]
-    words = [word["text"] for word in result["figures"]["passage"]["words"]]
+    words = [word.text for word in result.figures.passage.words]
     assert words == [w.replace("<eos>", "¶") for w in dataset.vocabulary.tokens(ids[at : at + 12])]
-    assert (result["figures"]["context"], result["figures"]["tokens"]) == (at - start, 12)
-    assert result["figures"]["nats_per_token"] == pytest.approx(nats.mean().item(), abs=1e-5)
+    assert (result.figures.context, result.figures.tokens) == (at - start, 12)
+    assert result.figures.nats_per_token == pytest.approx(nats.mean().item(), abs=1e-5)
 
 
 def test_a_whole_split_agrees_with_its_evaluation(run: Path) -> None:
-    evaluated = evaluate(run, split="valid")["figures"]
-    explained = bs.explain(run, split="valid", words=2000)["figures"]
-    assert explained["tokens"] == evaluated["tokens"]
-    assert explained["nats_per_token"] == pytest.approx(evaluated["nats_per_token"], abs=1e-6)
-    assert explained["perplexity"] == pytest.approx(evaluated["perplexity"], rel=1e-6)
+    evaluated = evaluate(run, split="valid").figures
+    explained = bs.explain(run, split="valid", words=2000).figures
+    assert explained.tokens == evaluated.tokens
+    assert explained.nats_per_token == pytest.approx(evaluated.nats_per_token, abs=1e-6)
+    assert explained.perplexity == pytest.approx(evaluated.perplexity, rel=1e-6)
 
 
 def test_a_gain_is_what_the_other_costs_more(run: Path, tmp_path: Path, tiny_config: RunConfig) -> None:
@@ -96,8 +95,8 @@ def test_a_gain_is_what_the_other_costs_more(run: Path, tmp_path: Path, tiny_con
     assert gain.values == pytest.approx((others - ours).tolist(), abs=1e-6)
     assert found["surprisal"] == layers(plain)["surprisal"]
     assert list(found) == ["gain over other", *layers(plain)]
-    assert result["figures"]["against"] == "other"
-    assert result["figures"]["against_nats_per_token"] == pytest.approx(theirs["figures"]["nats_per_token"], abs=1e-6)
+    assert result.figures.against == "other"
+    assert result.figures.against_nats_per_token == pytest.approx(theirs.figures.nats_per_token, abs=1e-6)
     assert len(list(run.glob("explain-surprisal-valid-at20-words15-against-other-*/result.json"))) == 1
 
 
@@ -112,10 +111,10 @@ def test_a_text_of_one_s_own(run: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("ann saw the zebra\nbob took more ink\n")
     result = bs.explain(run, text=text, at=2)
-    words = [word["text"] for word in result["figures"]["passage"]["words"]]
+    words = [word.text for word in result.figures.passage.words]
     assert words == ["the", "<unk>", "¶", "bob", "took", "more", "ink", "¶"]
-    assert result["figures"]["text"] == "mine.txt" and result["figures"]["context"] == 2
-    assert result["provenance"]["corpus"]["name"] == "mine.txt"
+    assert result.figures.text == "mine.txt" and result.figures.context == 2
+    assert result.provenance.corpus.name == "mine.txt"
     ids = load_run(run).vocabulary.encode(text.read_text())
     table = log_probs(run, ids)
     nats = [-table[i, ids[i]].item() for i in range(2, 10)]
@@ -130,16 +129,16 @@ def character_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Path) -> None:
     result = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum", out=tmp_path / "out")
-    found, figures = layers(result), result["figures"]
+    found, figures = layers(result), result.figures
     dataset = prepare(load_run(character_run).config.text)
     ids = np.asarray(dataset.splits["valid"].ids)
-    table = log_probs(character_run, ids[: 4 + figures["tokens"]])
+    table = log_probs(character_run, ids[: 4 + figures.tokens])
     nats = -table.gather(1, torch.tensor(ids[: len(table)].astype(np.int64))[:, None])[:, 0]
     assert sum(found["surprisal"].values) == pytest.approx(nats[4:].sum().item(), abs=1e-4)
-    assert figures["nats_per_token"] == pytest.approx(nats[4:].mean().item(), abs=1e-6)
-    passage = Passage.read(figures["passage"], "x")
+    assert figures.nats_per_token == pytest.approx(nats[4:].mean().item(), abs=1e-6)
+    passage = figures.passage
     assert " ".join(w.text for w in passage.words) == " ".join(
-        dataset.vocabulary.decode(ids[4 : 4 + figures["tokens"]]).split()
+        dataset.vocabulary.decode(ids[4 : 4 + figures.tokens]).split()
     )
     place = 4
     for word, value in zip(passage.words, found["surprisal"].values, strict=True):
@@ -147,21 +146,21 @@ def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Pa
         assert value == pytest.approx(nats[place:end].sum().item(), abs=1e-4)
         place = end
     assert "several characters" in passage.note and "corrected" not in passage.note
-    assert figures["word_score"] == "sum"
+    assert figures.word_score == "sum"
 
 
 def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(character_run: Path) -> None:
     result = bs.explain(character_run, split="valid", at=4, words=6, against="tempered:temperature=2")
-    found, figures = layers(result), result["figures"]
+    found, figures = layers(result), result.figures
     dataset = prepare(load_run(character_run).config.text)
     ids, words = np.asarray(dataset.splits["valid"].ids), dataset.vocabulary.words
-    end = 4 + figures["tokens"]
+    end = 4 + figures.tokens
     # Position i of the table is after i characters; what follows the passage does not matter.
     plain = log_probs(character_run, ids[: end + 1])
     for table, name in ((plain, "surprisal"), (torch.log_softmax(plain / 2, -1), "gain over tempered:temperature=2")):
         mass = table[:, [i for i, word in enumerate(words) if word.isspace()]].exp().sum(1).log()
         begin, expected = 4, []
-        for word in Passage.read(figures["passage"], "x").words:
+        for word in figures.passage.words:
             stop = begin + len(word.before) + len(word.text)
             value = -sum(table[i, int(ids[i])].item() for i in range(begin, stop))
             value += mass[begin].item() if words[ids[begin]].isspace() and not words[ids[begin - 1]].isspace() else 0.0
@@ -170,19 +169,19 @@ def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(charact
         values = np.array(found[name].values) + (0 if table is plain else np.array(found["surprisal"].values))
         assert values == pytest.approx(expected, abs=1e-4), name
     assert begin == end
-    assert figures["word_score"] == "corrected" and "corrected" in Passage.read(figures["passage"], "x").note
+    assert figures.word_score == "corrected" and "corrected" in figures.passage.note
     sums = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum")
-    assert sums["figures"]["nats_per_token"] == pytest.approx(figures["nats_per_token"], abs=1e-7)
+    assert sums.figures.nats_per_token == pytest.approx(figures.nats_per_token, abs=1e-7)
     assert (character_run / "explain-surprisal-valid-at4-words6-word-score-sum").is_dir()
 
 
 def test_what_is_written_is_a_result_that_a_report_takes(run: Path) -> None:
     result = bs.explain(run)
     path = run / "explain-surprisal" / "result.json"
-    assert json.loads(path.read_text()) == result
+    assert json.loads(path.read_text()) == result.to_dict()
     assert result_from(path.read_text(), "x").label == "explain surprisal of test"
-    assert result["provenance"]["config"]["model"] and result["provenance"]["seconds"] >= 0
-    assert math.isclose(result["figures"]["perplexity"], math.exp(result["figures"]["nats_per_token"]))
+    assert result.provenance.config["model"] and result.provenance.seconds >= 0
+    assert math.isclose(result.figures.perplexity, math.exp(result.figures.nats_per_token))
 
 
 def test_progress_counts_every_token_once(run: Path) -> None:
@@ -193,7 +192,7 @@ def test_progress_counts_every_token_once(run: Path) -> None:
 
 def test_the_layer_that_colours_first(run: Path) -> None:
     result = bs.explain(run, layer="entropy")
-    assert result["figures"]["passage"]["layers"][0]["name"] == "entropy"
+    assert result.figures.passage.layers[0].name == "entropy"
     kinds = {type(layer) for layer in layers(result).values()}
     assert kinds == {Numbers, Candidates}
 

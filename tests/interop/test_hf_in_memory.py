@@ -45,7 +45,7 @@ def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair
 
 
 def _nats(result: Any) -> float:
-    return result["figures"]["nats_per_token"]
+    return result.figures.nats_per_token
 
 
 def test_its_name_is_the_one_it_was_loaded_by(folder: Path, pair: tuple[Any, Any]) -> None:

@@ -65,34 +65,34 @@ def plain_loop(folder: Path, text: str) -> float:
 def test_an_evaluation_has_the_score_of_a_plain_loop(folder: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text(TEXT[:700])
-    figures = bs.evaluate(f"hf:{folder}", text=short)["figures"]
-    assert figures["nats_per_token"] == pytest.approx(plain_loop(folder, TEXT[:700]), abs=1e-5)
-    assert figures["window"] == 64 and figures["audit"]["passed"]
-    total = figures["nats_per_token"] * figures["tokens"]
-    assert figures["unit"] == "piece"
-    assert figures["nats_per_word"] == pytest.approx(total / figures["words"])
-    assert figures["words"] == len(TEXT[:700].split()) + TEXT[:700].count("\n") + 1
-    assert figures["bits_per_byte"] == pytest.approx(total / math.log(2) / 700)
+    figures = bs.evaluate(f"hf:{folder}", text=short).figures
+    assert figures.nats_per_token == pytest.approx(plain_loop(folder, TEXT[:700]), abs=1e-5)
+    assert figures.window == 64 and figures.audit.passed
+    total = figures.nats_per_token * figures.tokens
+    assert figures.unit == "piece"
+    assert figures.nats_per_word == pytest.approx(total / figures.words)
+    assert figures.words == len(TEXT[:700].split()) + TEXT[:700].count("\n") + 1
+    assert figures.bits_per_byte == pytest.approx(total / math.log(2) / 700)
 
 
 def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, text: Path, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     result = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), out=tmp_path / "out")
-    assert result["name"] == "hf:tiny" and result["figures"]["split"] == "valid"
-    assert result == json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result["provenance"]["weights"] == weights_hash(bs.load(f"hf:{folder}")[0])
-    assert "weights_file" not in result["provenance"]  # no checkpoint of ours
-    config = result["provenance"]["config"]
+    assert result.name == "hf:tiny" and result.figures.split == "valid"
+    assert result.to_dict() == json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result.provenance.weights == weights_hash(bs.load(f"hf:{folder}")[0])
+    assert result.provenance.weights_file is None  # no checkpoint of ours
+    config = result.provenance.config
     assert config["model"]["model_type"] == "gpt2" and config["read"] == {"way": "blocks", "maximum_length": 64}
-    assert bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text))["figures"] == result["figures"]
+    assert bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text)).figures == result.figures
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
 
 
 @pytest.mark.parametrize("reader", ["cache", "dynamic:rule=sgd,rate=0.05", "dynamic:rule=nadam,rate=0.003+cache"])
 def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
-    figures = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), reader=reader)["figures"]
-    assert figures["audit"]["passed"], figures["audit"]["failures"]
-    gains = [gain["perplexity"] for gain in figures["gains"]]
+    figures = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), reader=reader).figures
+    assert figures.audit.passed, figures.audit.failures
+    gains = [gain.perplexity for gain in figures.gains]
     assert len(gains) == reader.count("+") + 2 and gains == sorted(gains, reverse=True)
 
 
@@ -102,8 +102,8 @@ def test_statistics_and_settings_are_kept_in_the_cache(
     name = f"hf:{folder}"
     small = ["--batch-size", "4", "--segment", "5", "--tokens", "400"]
     assert main(["reader", "statistics", name, "--corpus", str(text), *small]) == 0
-    figures = bs.evaluate(name, split="valid", corpus=str(text), reader="dynamic:rate=0.01")["figures"]
-    assert figures["gains"][1]["perplexity"] < figures["gains"][0]["perplexity"]
+    figures = bs.evaluate(name, split="valid", corpus=str(text), reader="dynamic:rate=0.01").figures
+    assert figures.gains[1].perplexity < figures.gains[0].perplexity
     assert main(["reader", "tune", name, "--corpus", str(text), "--reader", "cache", "--tokens", "100"]) == 0
     assert load(name).folder.joinpath("readers", "cache.json").is_file()
     assert not (folder / "readers").exists()
@@ -131,7 +131,7 @@ def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Pat
     at_hand = bs.examine(opened.run.model, opened.dataset, experiment, **numbers).figures
     for key in ("unit", "window", "pieces_per_word", "baseline", "conditions"):
         assert at_hand[key] == by_name[key], key
-    assert by_name["unit"] == "word" and by_name["baseline"]["context"] is not None, "a window has no infinite context"
+    assert by_name.unit == "word" and by_name.baseline.context is not None, "a window has no infinite context"
 
 
 def test_words_of_pieces_are_split_by_frequency_and_tag(folder: Path, text: Path) -> None:
@@ -140,16 +140,16 @@ def test_words_of_pieces_are_split_by_frequency_and_tag(folder: Path, text: Path
 
     numbers: dict[str, Any] = {"targets": 40, "maximum_context": 12, "context": 8, "split": "train", "tagger": tagger}
     dropped = bs.examine(f"hf:{folder}", str(text), "drop", by=("tag", "frequency"), **numbers)
-    groups = {(group["by"], group["group"]): group["targets"] for group in dropped.figures["groups"]}
-    assert dropped.figures["tagger"] == "tagger" and sum(n for (by, _), n in groups.items() if by == "tag") == 40
+    groups = {(group.by, group.group): group.targets for group in dropped.figures.groups}
+    assert dropped.figures.tagger == "tagger" and sum(n for (by, _), n in groups.items() if by == "tag") == 40
     assert groups["tag", "DT"] and groups["tag", "IN"] and groups["frequency", "infrequent"] == 40
     content, function = (
-        next(c for c in dropped.figures["conditions"] if c["words"] == kind and not c["control"])
+        next(c for c in dropped.figures.conditions if c.words == kind and not c.control)
         for kind in ("content", "function")
     )
-    assert content["dropped"] > function["dropped"] > 0
+    assert content.dropped > function.dropped > 0
     replaced = bs.examine(f"hf:{folder}", str(text), "replace-target", **numbers)
-    assert [c["replacement"] for c in replaced.figures["conditions"]] == ["similar"], "the text has no <unk>"
+    assert [c.replacement for c in replaced.figures.conditions] == ["similar"], "the text has no <unk>"
 
 
 @pytest.mark.parametrize(("case", "window"), [("success", 20), ("failure", 3)])
@@ -198,7 +198,7 @@ def test_losses_of_a_model_with_other_settings_are_not_taken_over(broken: Path, 
 
     def taken_over() -> int:
         found = bs.examine(f"hf:{broken}", str(text), "truncate", out=tmp_path / "out", **numbers)
-        return found.result["provenance"]["taken_over"]
+        return found.provenance.taken_over
 
     assert (taken_over(), taken_over()) == (0, 3)
     config = json.loads((broken / "config.json").read_text())
@@ -219,7 +219,7 @@ def test_it_writes_and_reads_on(folder: Path, text: Path) -> None:
 
 def test_bfloat16_is_close(folder: Path, text: Path) -> None:
     exact, rounded = (
-        bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), precision=p)["figures"]["nats_per_token"]
+        bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), precision=p).figures.nats_per_token
         for p in ("float32", "bfloat16")
     )
     assert exact != rounded and rounded == pytest.approx(exact, abs=0.05)

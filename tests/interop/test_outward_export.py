@@ -70,10 +70,10 @@ def test_logits_are_those_of_the_run(run: Path, folder: Path) -> None:
         logits = model(**tokens).logits
         prediction, _ = loaded.model(tokens["input_ids"], loaded.model.start(1))
     assert torch.allclose(logits, prediction.log_probs(), atol=1e-6)
-    figures = bs.evaluate(run, text=written(folder, text))["figures"]
+    figures = bs.evaluate(run, text=written(folder, text)).figures
     loss = model(**tokens, labels=tokens["input_ids"]).loss
-    assert float(loss.detach()) == pytest.approx(figures["nats_per_token"], rel=1e-5)
-    assert math.isfinite(figures["perplexity"])
+    assert float(loss.detach()) == pytest.approx(figures.nats_per_token, rel=1e-5)
+    assert math.isfinite(figures.perplexity)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -87,17 +87,17 @@ def opened(folder: Path) -> tuple:
 
 
 def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
-    wanted = bs.evaluate(run, split="valid", out=tmp_path / "run")["figures"]
-    found = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(tiny_corpus), out=tmp_path / "export")["figures"]
-    assert found["audit"]["passed"]
+    wanted = bs.evaluate(run, split="valid", out=tmp_path / "run").figures
+    found = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(tiny_corpus), out=tmp_path / "export").figures
+    assert found.audit.passed
     # An export brings neither the settings of its training, which a policy's reward is of, nor the text that it was trained on.
     brought = {"policy": None, "overlap": None}
     assert {**found, **brought} == {**wanted, **brought}
     own = tmp_path / "own.txt"
     own.write_text("ann saw the zebra\n\nand bob took more tea")
-    wanted, found = (bs.evaluate(which, text=own)["figures"] for which in (run, f"hf:{folder}"))
+    wanted, found = (bs.evaluate(which, text=own).figures for which in (run, f"hf:{folder}"))
     assert {**found, **brought} == {**wanted, **brought}
-    assert (found["bits_per_byte"] is None) == (
+    assert (found.bits_per_byte is None) == (
         load_run(run).vocabulary.tokenizer.name in ("words", "regex", "characters")
     )
 
@@ -162,8 +162,8 @@ def test_the_card_has_the_figures_and_its_code_runs(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
-    test = bs.evaluate(run)["figures"]
-    cached = bs.evaluate(run, reader="cache")["figures"]
+    test = bs.evaluate(run).figures
+    cached = bs.evaluate(run, reader="cache").figures
     assert main(["export", str(run)]) == 0
     said = capsys.readouterr()
     assert said.out == f"{run / 'export'}; {run / 'export' / 'README.md'} says how to load it\n" and said.err == ""
@@ -172,8 +172,8 @@ def test_the_card_has_the_figures_and_its_code_runs(
     assert f"`{ours}`" in card
     assert json.loads((run / "export" / "config.json").read_text())["weights"] == ours
     lines = [line for line in card.splitlines() if line.startswith("| tiny |")]
-    assert f"{test['perplexity']:.1f} per word" in lines[0] and " static " in lines[0]
-    assert f"{cached['perplexity']:.1f} per word" in lines[1] and " cache " in lines[1]
+    assert f"{test.perplexity:.1f} per word" in lines[0] and " static " in lines[0]
+    assert f"{cached.perplexity:.1f} per word" in lines[1] and " cache " in lines[1]
     trained = json.loads((run / "result.json").read_text())["figures"]
     assert f"{trained['valid_perplexity']:.1f} per word" in card and f"{trained['parameters']:,} parameters" in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
@@ -207,10 +207,10 @@ def test_an_exported_memory_is_read_with_another_addressing(
     nats = {}
     for addressing in ("dense", "localized:3"):
         (ours, theirs) = (bs.evaluate(place, text=text, addressing=addressing) for place in (run, f"hf:{exported}"))
-        assert theirs["provenance"]["config"]["model"]["parts"]["core"]["addressing"] == addressing
-        assert theirs["figures"]["addressing"] == addressing
-        nats[addressing] = theirs["figures"]["nats_per_token"]
-        assert nats[addressing] == pytest.approx(ours["figures"]["nats_per_token"], rel=1e-6)
+        assert theirs.provenance.config["model"]["parts"]["core"]["addressing"] == addressing
+        assert theirs.figures.addressing == addressing
+        nats[addressing] = theirs.figures.nats_per_token
+        assert nats[addressing] == pytest.approx(ours.figures.nats_per_token, rel=1e-6)
     assert nats["dense"] != nats["localized:3"]
     capsys.readouterr()
     assert main(["evaluate", f"hf:{exported}", str(text), "--addressing", "localized:4"]) == 2

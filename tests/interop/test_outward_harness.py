@@ -108,8 +108,8 @@ def test_a_task_has_the_figures_of_our_own_evaluation(
     for number, text in enumerate(DOCUMENTS):
         path = tmp_path / f"{number}.txt"
         path.write_text(text)
-        figures = bs.evaluate(run, text=path, reader=reader)["figures"]
-        nats += figures["nats_per_token"] * figures["tokens"]
+        figures = bs.evaluate(run, text=path, reader=reader).figures
+        nats += figures.nats_per_token * figures.tokens
     perplexity, choice = (found["results"][name] for name in ("local_perplexity", "local_choice"))
     size = sum(len(text.encode()) for text in DOCUMENTS)
     assert perplexity["bits_per_byte,none"] == pytest.approx(nats / math.log(2) / size, rel=1e-6)

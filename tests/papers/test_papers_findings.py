@@ -394,24 +394,24 @@ def test_only_what_a_row_is_examined_for_is_judged() -> None:
 def test_costs_and_intervals_are_those_of_the_examination() -> None:
     found = losses(published(), spread=0.3)
     made = measured(found, FINDINGS.values())
-    whole = figures([found["drop"]])["conditions"]
+    whole = figures([found["drop"]]).conditions
     for condition in whole:
-        same = made[condition["name"]]
+        same = made[condition.name]
         assert (same["value"], same["low"], same["high"]) == pytest.approx(
-            (condition["effect"], condition["low"], condition["high"]), abs=1e-12
+            (condition.effect, condition.low, condition.high), abs=1e-12
         )
     by_class = figures([found["cache"]], ["cache"])
-    for group in by_class["groups"]:
-        [condition] = group["conditions"]
-        same = made[f"without-cache of cache {group['group']}"]
-        assert (same["value"], same["low"]) == pytest.approx((condition["effect"], condition["low"]), abs=1e-12)
+    for group in by_class.groups:
+        [condition] = group.conditions
+        same = made[f"without-cache of cache {group.group}"]
+        assert (same["value"], same["low"]) == pytest.approx((condition.effect, condition.low), abs=1e-12)
     assert made["outside-window"] == dict.fromkeys(("value", "low", "high"), 0.3615)
     truncated = figures([found["truncate"]], ["frequency"])
     keys = {"value": "context", "low": "low", "high": "high"}
-    for group in truncated["groups"]:
-        same = made[f"effective-context-two-sided of frequency {group['group']}"]
-        assert same == {key: group["effective_context"][name] for key, name in keys.items()}
-    assert made["effective-context-two-sided"]["value"] == truncated["effective_context"]["context"]
+    for group in truncated.groups:
+        same = made[f"effective-context-two-sided of frequency {group.group}"]
+        assert same == {key: getattr(group.effective_context, name) for key, name in keys.items()}
+    assert made["effective-context-two-sided"]["value"] == truncated.effective_context.context
 
 
 def test_differences_are_paired_where_targets_are_the_same_and_independent_where_not() -> None:

@@ -114,7 +114,7 @@ def _own_precision(desk: Desk, kind: str) -> str:
 
 def _python(desk: Desk, kind: str) -> str:
     found = bs.evaluate(desk.run(kind), audit_seed=1, out=desk.new())
-    return _same(json.loads(json.dumps(found["figures"])), desk.read(kind))
+    return _same(found.figures.to_dict(), desk.read(kind))
 
 
 def _per_token(desk: Desk, kind: str) -> str:

@@ -355,7 +355,7 @@ def remembered(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory)
     config = dataclasses.replace(tiny_config, text=TextConfig("recall", recall=recall))
     train(config, folder / "run", console=Console(file=io.StringIO()))
     found = [
-        evaluate(folder / "run", split="test", reader=reader)["figures"]["memory"] for reader in ("static", "cache")
+        evaluate(folder / "run", split="test", reader=reader).figures.memory.to_dict() for reader in ("static", "cache")
     ]
     write([folder / "run"], folder / "report.html")
     return folder / "report.html", found

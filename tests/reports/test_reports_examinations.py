@@ -204,7 +204,7 @@ def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any
         "Less than 1% is gained beyond: infrequent words (33.3% of the targets) 5 tokens (95%: 5 to 5); frequent words"
     )
     assert f"{needs} (33.3% of the targets) {SAID}" in frequent.caption
-    lines = table({"name": "demo", "figures": examination_.first.figures.to_dict()})
+    lines = table(examination_.first)
     assert f"  effective context: none; {SAID}" in lines
     rows = examinations.contexts_table([("demo", examination_.first)]).rows
     assert rows[0][1] == SAID

@@ -9,8 +9,9 @@ from backstory.config import UserError
 from backstory.config.scores import UnknownShare
 from backstory.reports import figures_table, read, write
 from backstory.reports.phrases import summary
+from backstory.results import UnknownTokens
 
-LOST = UnknownShare(20123, 2012, 1811, "words").figures()
+LOST = UnknownTokens.counted(UnknownShare(20123, 2012, 1811, "words")).to_dict()
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:
@@ -22,7 +23,11 @@ def table_of(folder: Path) -> list[dict[str, str]]:
     ("fields", "cell", "told"),
     [
         (LOST, "1.0% written, 9.0% outside", "1.0% of them written as <unk>, 9.0% of them outside the vocabulary"),
-        (UnknownShare(20123, 1170, 0).figures(), "5.8% written", "5.8% of them written as <unk>"),
+        (
+            UnknownTokens.counted(UnknownShare(20123, 1170, 0)).to_dict(),
+            "5.8% written",
+            "5.8% of them written as <unk>",
+        ),
         ({"unknown_tokens": 2012}, "10.0%", "10.0% of them <unk>"),  # an older result: which they are is not known
         ({"unknown_tokens": 0}, "0.0%", ""),
     ],
@@ -43,13 +48,15 @@ def test_a_result_without_any_has_no_column(run: Any, made: Any) -> None:
 
 
 def test_a_training_has_that_of_validation(run: Any, made: Any) -> None:
-    figures = made.training() | {"unknown": {"valid": UnknownShare(73760, 3485, 0).figures()}}
+    figures = made.training() | {"unknown": {"valid": UnknownTokens.counted(UnknownShare(73760, 3485, 0)).to_dict()}}
     folder = run(results={".": made.result("training", figures)})
     assert [row["<unk>"] for row in table_of(folder)] == ["4.7% written"]
 
 
 def test_a_training_whose_validation_says_nothing_says_so(run: Any, made: Any, tmp_path: Path) -> None:
-    figures = made.training() | {"unknown": {"valid": UnknownShare(73760, 60000, 60000, "script").figures()}}
+    figures = made.training() | {
+        "unknown": {"valid": UnknownTokens.counted(UnknownShare(73760, 60000, 60000, "script")).to_dict()}
+    }
     write([run(results={".": made.result("training", figures)})], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert (

@@ -24,23 +24,23 @@ from backstory.training import train
 def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     text, said = dataclasses.replace(tiny_config.text, tokenizer=tokenizer), io.StringIO()
     folder = tmp_path / "run"
-    trained = train(dataclasses.replace(tiny_config, text=text), folder, console=Console(file=said))["figures"]
-    valid = trained["valid_nats"] / math.log(2)
+    trained = train(dataclasses.replace(tiny_config, text=text), folder, console=Console(file=said)).figures
+    valid = trained.valid_nats / math.log(2)
     line = next(line for line in said.getvalue().splitlines() if line.startswith("epoch"))
     assert f"train bits per {unit}" in line and f"valid   {valid:.4f}" in line and "perplexity" not in line
     result = evaluate(folder)
-    figures = result["figures"]
-    assert figures["bits_per_token"] == figures["nats_per_token"] / math.log(2)
-    assert figures[f"bits_per_{unit}"] == pytest.approx(figures["bits_per_token"])
+    figures = result.figures
+    assert figures.bits_per_token == figures.nats_per_token / math.log(2)
+    assert getattr(figures, f"bits_per_{unit}") == pytest.approx(figures.bits_per_token)
     head = describe(result).splitlines()[1]
-    assert head.startswith(f"  bits        {figures['bits_per_token']:.4f} per {unit}  (perplexity ")
-    assert f": {figures['bits_per_token']:.4f} bits per {unit}, perplexity " in summary(result)
+    assert head.startswith(f"  bits        {figures.bits_per_token:.4f} per {unit}  (perplexity ")
+    assert f": {figures.bits_per_token:.4f} bits per {unit}, perplexity " in summary(result)
     for per_word, told in ((158560.99, "158,560.99"), (12019801.62, "above 10⁶")):
-        other = {**result, "figures": {**figures, "perplexity_per_word": per_word}}
+        other = dataclasses.replace(result, figures=dataclasses.replace(figures, perplexity_per_word=per_word))
         assert f", perplexity {told} per word)" in describe(other)
         assert f", perplexity {told} per word over " in summary(other)
     found = read(folder)
-    assert f"at {figures['bits_per_token']:.3f} bits per {unit} over" in sentence(found)
+    assert f"at {figures.bits_per_token:.3f} bits per {unit} over" in sentence(found)
     assert f"at validation {valid:.3f} bits per {unit} over" in learning_caption([found])
 
 
@@ -60,6 +60,6 @@ def test_the_recipes_of_characters_take_their_first_steps(name: str, tmp_path: P
     core = dataclasses.replace(config.model.core, hidden=16)
     small = with_model(dataclasses.replace(config, text=text), core=core)
     small = with_training(small, epochs=2, batch_size=8, segment=40, learning_rate=0.01, device="cpu")
-    result = train(small, tmp_path / "run", console=Console(file=io.StringIO()))["figures"]
-    curve = [epoch["train_nats"] for epoch in result["curve"]]
-    assert len(curve) == 2 and curve[1] < curve[0] and json.dumps(result)
+    result = train(small, tmp_path / "run", console=Console(file=io.StringIO())).figures
+    curve = [epoch.train_nats for epoch in result.curve]
+    assert len(curve) == 2 and curve[1] < curve[0] and json.dumps(result.to_dict())

@@ -56,19 +56,19 @@ def test_a_run_learns_and_is_read_examined_and_explained(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
     result = quietly(config(tiny_config, core), tmp_path / "run")
-    curve = [epoch["valid_nats"] for epoch in result["figures"]["curve"]]
+    curve = [epoch.valid_nats for epoch in result.figures.curve]
     assert curve[-1] < curve[0] < math.log(40)
     found, run = {}, tmp_path / "run"
     for moving in ("all", "low-rank:2"):
         collect_statistics(open_evaluation(run, EvalOptions(split="train", allow_unknown=True)), moving, None, 4, 5)
     for number, reader in enumerate(("static", "cache", "dynamic", "dynamic:moving=low-rank:2")):
         evaluation = evaluate(run, split="valid", reader=reader, out=tmp_path / str(number))
-        assert evaluation["figures"]["audit"]["passed"], reader
-        found[reader] = evaluation["figures"]["nats_per_token"]
+        assert evaluation.figures.audit.passed, reader
+        found[reader] = evaluation.figures.nats_per_token
     assert found["static"] == pytest.approx(read_whole(run), abs=1e-5)
     assert len(set(found.values())) == len(found)
-    assert bs.examine(run, None, "truncate", targets=20, maximum_context=16).result["figures"]
-    assert bs.explain(run, split="valid", at=3, words=20)["figures"]
+    assert bs.examine(run, None, "truncate", targets=20, maximum_context=16).figures
+    assert bs.explain(run, split="valid", at=3, words=20).figures
 
 
 def read_whole(run: Path) -> float:
@@ -84,8 +84,8 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
     quietly(config(tiny_config, core, buffer=SpanBufferConfig(size=24, span=4)), tmp_path / "run")
-    evaluation = evaluate(tmp_path / "run", split="valid")["figures"]
-    assert evaluation["audit"]["passed"] and 0 < evaluation["policy"]["mean_lambda"] < 1
+    evaluation = evaluate(tmp_path / "run", split="valid").figures
+    assert evaluation.audit.passed and 0 < evaluation.policy.mean_lambda < 1
     loaded = load_run(tmp_path / "run")
     model, ids = loaded.model.double().eval(), torch.from_numpy(np.arange(90) % 11)[None]
     with torch.no_grad():

@@ -187,7 +187,7 @@ def test_a_run_whose_log_was_lost_goes_on_when_that_is_accepted(
     assert found == expected
     epochs = [event["epoch"] for event in events(out, "epoch")]
     lost = sum(event["epochs"] for event in events(out, "lost"))
-    assert epochs[-1] == 2 and len(epochs) + lost == 2 == result["figures"]["epochs"]
+    assert epochs[-1] == 2 and len(epochs) + lost == 2 == result.figures.epochs
     quietly(config, out, mode="resume")  # which finds nothing wrong any more
 
 

@@ -112,7 +112,7 @@ def test_the_best_weights_are_those_that_were_validated(
     assert [e["best"] for e in epochs] == [
         e["valid_nats"] == min(x["valid_nats"] for x in epochs[:i]) for i, e in enumerate(epochs, 1)
     ]
-    assert (result["figures"]["best_epoch"], result["figures"]["valid_nats"]) == (best["epoch"], best["valid_nats"])
+    assert (result.figures.best_epoch, result.figures.valid_nats) == (best["epoch"], best["valid_nats"])
     assert [p.name for p in checkpoints(tmp_path / "run", "best")] == [f"best-{best['epoch']}"]
     # With averaging these are the averages, not the weights that training goes on with.
     run = load_run(tmp_path / "run")
@@ -141,9 +141,9 @@ def test_the_log_accounts_for_every_token(
 def test_training_learns(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     changes = {"optimizer": "adam", "learning_rate": 0.03, "averaging": "none", "activation_l2": 0.0}
     result = quietly(with_training(tiny_config, epochs=5, **changes), tmp_path / "run")
-    curve = [e["valid_nats"] for e in result["figures"]["curve"]]
+    curve = [e.valid_nats for e in result.figures.curve]
     assert curve[-1] < 0.8 * math.log(17)  # 17 types
-    assert result["figures"]["valid_perplexity"] == pytest.approx(math.exp(min(curve)))
+    assert result.figures.valid_perplexity == pytest.approx(math.exp(min(curve)))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_documents_are_fresh_in_every_epoch(
     for number, epoch in enumerate(by_epoch(segments), start=1):
         text = rows(np.concatenate([*drawn.draw("train", number)]), 3).astype(np.int64)
         assert torch.equal(torch.cat([tokens for tokens, _, _ in epoch], 1), torch.from_numpy(text[:, :-1]))
-    assert result["provenance"]["corpus"]["fingerprint"] == dataset.fingerprint
+    assert result.provenance.corpus.fingerprint == dataset.fingerprint
 
 
 def test_partial_shuffle_rotates_every_row_anew_each_epoch(

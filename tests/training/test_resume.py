@@ -305,7 +305,7 @@ def test_a_run_that_is_past_the_accepted_epochs_is_finished(
     at_most(200)
     accept = frozenset({"config"})
     result = quietly(with_training(config, epochs=1), folder, mode="resume", accept=accept)
-    assert result["figures"]["epochs"] == len(events(folder, "epoch")) >= 1
+    assert result.figures.epochs == len(events(folder, "epoch")) >= 1
     assert saved_progress(folder)["finished"]
     # And back: the epoch goes on where it was left.
     quietly(config, folder, mode="resume", accept=accept)
@@ -599,7 +599,7 @@ def test_another_corpus_is_refused_unless_accepted(
     refused(quietly, config, tmp_path / "run", "trained on other text")
     refused(quietly, config, tmp_path / "run", "trained on other text", accept=frozenset({"config"}))
     result = quietly(config, tmp_path / "run", mode="resume", accept=frozenset({"corpus"}))
-    assert result["figures"]["epochs"] == 2
+    assert result.figures.epochs == 2
 
 
 def test_an_accepted_corpus_with_another_vocabulary_is_refused(

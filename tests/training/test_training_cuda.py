@@ -100,8 +100,8 @@ def test_a_run_is_read_and_examined_alike_on_both_devices(
             device=device,
             out=tmp_path / device / "examined",
         )
-        assert read["figures"]["audit"]["passed"]
-        assert read["provenance"]["device"].startswith(device)
-        found[device] = read["figures"]["nats_per_token"], [row["nats"] for row in seen["figures"]["conditions"]]
+        assert read.figures.audit.passed
+        assert read.provenance.device.startswith(device)
+        found[device] = read.figures.nats_per_token, [row.nats for row in seen.figures.conditions]
     assert found["cuda"][0] == pytest.approx(found["cpu"][0], abs=1e-5)
     assert found["cuda"][1] == pytest.approx(found["cpu"][1], abs=1e-4)

@@ -24,7 +24,7 @@ from backstory.tuning.trials import TrialOutcome
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
-    return read_sweep(folder)["figures"]["trials"]
+    return read_sweep(folder).to_dict()["figures"]["trials"]
 
 
 def finished(folder: Path) -> int:

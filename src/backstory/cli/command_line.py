@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO, TypeVar
 
@@ -104,8 +105,8 @@ class JsonOutput:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as the JSON of `--json`."""
-    print(printable_json(json.dumps(value, indent=1, allow_nan=False)))
+    """Print a value, a result or what holds results as the JSON of `--json`."""
+    print(printable_json(json.dumps(value, indent=1, allow_nan=False, default=methodcaller("to_dict"))))
 
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."

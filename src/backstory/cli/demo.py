@@ -11,10 +11,10 @@ from backstory.cli import train
 from backstory.cli.command_line import parse, progress_bar
 from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
 from backstory.config.formats import count, perplexity
-from backstory.config.scores import UnknownShare
 from backstory.config.terminal import make_console
 
 if TYPE_CHECKING:
+    from backstory.results import EvaluationFigures
     from backstory.runs.run_folder import Mode
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     read = []
     for name, folder, reader in systems:
         with progress_bar(f"reading test, {name}") as progress:
-            read.append(evaluate(folder, split="test", reader=reader, progress=progress))
+            read.append(evaluate(folder, split="test", reader=reader, progress=progress).figures)
         print(_perplexity(name, read[-1]))
     print(_gains(read))
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress:
             options = ExamineOptions.of(reader=reader, targets=TARGETS)
-            examined.append(examine_run(folder, options, progress=progress).result)
+            examined.append(examine_run(folder, options, progress=progress).figures)
     print(_contexts([name for name, _, _ in systems], examined))
     console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
@@ -107,39 +107,35 @@ def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) 
         train.run_training(config, folder, run_mode, init_from=None if run_mode == "resume" else out)
 
 
-def _perplexity(name: str, result: dict[str, Any]) -> str:
-    from backstory.results import AuditRecord
-
-    figures = result["figures"]
-    unknown = UnknownShare.of(figures).phrase()
+def _perplexity(name: str, figures: "EvaluationFigures") -> str:
+    unknown = figures.unknown_among(figures.tokens).phrase()
+    assert figures.audit is not None
     return (
-        f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}"
-        f"{unknown and f' ({unknown})'}, "
-        f"audit {AuditRecord.read(figures['audit'], 'the result').in_words()}"
+        f"  {name:<18}  perplexity {figures.perplexity:.2f} per {figures.unit} over {figures.tokens:,}"
+        f"{unknown and f' ({unknown})'}, audit {figures.audit.in_words()}"
     )
 
 
-def _gains(results: Sequence[dict[str, Any]]) -> str:
+def _gains(results: Sequence["EvaluationFigures"]) -> str:
     """Return the gain of each memory over the same model without it, trained as long."""
-    alone, cache, longer, buffer = (result["figures"]["perplexity"] for result in results)
+    alone, cache, longer, buffer = (figures.perplexity for figures in results)
     cached, buffered = (f"{100 * (ours / base - 1):+.1f}%" for ours, base in ((cache, alone), (buffer, longer)))
     return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 
-def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
+def _contexts(names: Sequence[str], examinations: Sequence[Any]) -> str:
     """Return a table of the perplexity by length of context, a line for each system."""
     from backstory.reports.tables import Table, columns, to_text
-    from backstory.results.result_file import figures_from
 
-    figures: list[Any] = [figures_from("examination", result["figures"]) for result in results]
-    shown = [[c for c in f.conditions if c.context in SHOWN] for f in figures]
+    shown = [[c for c in f.conditions if c.context in SHOWN] for f in examinations]
     rows = tuple(
         (name, *(perplexity(c.perplexity) for c in conditions), f.context_in_words())
-        for name, conditions, f in zip(names, shown, figures, strict=True)
+        for name, conditions, f in zip(names, shown, examinations, strict=True)
     )
     head = columns("", *(f"{count(c.context)}#" for c in shown[0]), "effective context")
     table = to_text(Table(head, rows)).splitlines()
-    heading = f"perplexity of {figures[0].targets:,} words of {figures[0].split} with only so many words before them:"
+    first = examinations[0]
+    heading = f"perplexity of {first.targets:,} words of {first.split} with only so many words before them:"
     return "\n".join(f"  {line}" for line in (heading, *table))
 
 

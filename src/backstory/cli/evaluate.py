@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import tyro
 
@@ -12,8 +12,11 @@ from backstory.cli.command_line import JsonOutput, ModelArguments, parse, print_
 from backstory.config import UserError, plural
 from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
-from backstory.config.scores import IN_BITS, UnknownShare, format_score, overlap_warnings, unknown_warning
+from backstory.config.scores import IN_BITS, format_score
 from backstory.config.terminal import make_console, one_line
+
+if TYPE_CHECKING:
+    from backstory.results import EvaluationFigures, Result
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> dict[str, Any]:
+def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Result[EvaluationFigures]":
     from backstory.evaluation.evaluation import evaluate
 
     if args.collect_statistics:
@@ -127,18 +130,21 @@ def text_source(text: str) -> Path | BinaryIO:
     return Path(text)
 
 
-def summary(result: dict[str, Any]) -> str:
+def summary(result: "Result[EvaluationFigures]") -> str:
     """Return the result of evaluating a text in one line, with its warnings below."""
-    figures = result["figures"]
-    audit = figures["audit"]
+    figures = result.figures
     per_word = "".join(f", {words}" for words in _per_word(figures))
-    verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
-    window = "" if figures.get("window") is None else f", {slides(figures['window'])}"
+    verdict = "audit passed" if figures.audit and figures.audit.passed else f"audit {_audit(figures)}"
+    window = "" if figures.window is None else f", {slides(figures.window)}"
     return (
-        f"{result['name']}, {result['provenance']['corpus']['name']}: "
-        f"{format_score(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{window}, {verdict}"
+        f"{result.name}, {result.corpus.title()}: "
+        f"{format_score(figures.nats_per_token, figures.unit)}{per_word} over {_tokens(figures)}{window}, {verdict}"
         + "".join(f"\n{line}" for line in _warnings(result))
     )
+
+
+def _audit(figures: "EvaluationFigures") -> str:
+    return "none" if figures.audit is None else figures.audit.in_words()
 
 
 def slides(window: int) -> str:
@@ -146,57 +152,50 @@ def slides(window: int) -> str:
     return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
 
 
-def _per_word(figures: dict[str, Any]) -> list[str]:
+def _per_word(figures: "EvaluationFigures") -> list[str]:
     """Return the perplexity per word if words are scored as several tokens, else nothing."""
-    unit = figures["unit"]
-    if unit == "word" or figures["words"] is None:
+    if figures.unit == "word" or figures.perplexity_per_word is None:
         return []
-    return [f"{'perplexity ' if unit in IN_BITS else ''}{alone(figures['perplexity_per_word'])} per word"]
+    return [f"{'perplexity ' if figures.unit in IN_BITS else ''}{alone(figures.perplexity_per_word)} per word"]
 
 
-def _tokens(figures: dict[str, Any]) -> str:
+def _tokens(figures: "EvaluationFigures") -> str:
     """Return `82,430 words, 5.8% of them written as <unk>`."""
-    unknown = UnknownShare.of(figures).phrase()
-    return f"{figures['tokens']:,} {plural(figures['unit'], figures['tokens'])}{unknown and f', {unknown}'}"
+    unknown = figures.unknown_among(figures.tokens).phrase()
+    return f"{figures.tokens:,} {plural(figures.unit, figures.tokens)}{unknown and f', {unknown}'}"
 
 
-def _warnings(result: dict[str, Any]) -> list[str]:
+def _warnings(result: "Result[EvaluationFigures]") -> list[str]:
     """Return lines of warnings for a comparison of the figures."""
-    warning = unknown_warning(result["figures"], result["provenance"]["config"])
+    from backstory.reports.phrases import overlap_warnings, unknown_warning
+
+    warning = unknown_warning(result)
     unknown = [] if warning is None else [f"  unknown     {warning}"]
-    return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result["figures"]))]
+    return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result.figures))]
 
 
-def describe(result: dict[str, Any]) -> str:
+def describe(result: "Result[EvaluationFigures]") -> str:
     """Return the result of evaluating a split as lines of text."""
-    from backstory.results import AuditRecord
-
-    figures = result["figures"]
-    unit = figures["unit"]
-    more = [
-        f"{figures[key]:.4f} bits per {each}"
-        for key, each in (
-            ("bits_per_token", unit),
-            ("bits_per_character", "character"),
-            ("bits_per_byte", "byte"),
-        )
-        if figures[key] is not None and not (key != "bits_per_token" and each == unit)
-    ]
-    perplexity = f"{figures['perplexity']:.2f} per {unit}"
+    figures, unit = result.figures, result.figures.unit
+    more = [f"{figures.bits_per_token:.4f} bits per {unit}"]
+    for bits, each in ((figures.bits_per_character, "character"), (figures.bits_per_byte, "byte")):
+        if bits is not None and each != unit:
+            more.append(f"{bits:.4f} bits per {each}")
+    perplexity = f"{figures.perplexity:.2f} per {unit}"
     head = f"perplexity  {perplexity}"
     if unit in IN_BITS:
-        head, more[0] = f"bits        {figures['bits_per_token']:.4f} per {unit}", f"perplexity {perplexity}"
+        head, more[0] = f"bits        {figures.bits_per_token:.4f} per {unit}", f"perplexity {perplexity}"
     more += _per_word(figures)
-    after = "" if figures["after"] is None else f", after {figures['after']}"
-    after += "" if figures.get("addressing") is None else f", addressing {figures['addressing']}"
+    after = "" if figures.after is None else f", after {figures.after}"
+    after += "" if figures.addressing is None else f", addressing {figures.addressing}"
     return "\n".join(
         [
-            f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",
+            f"{result.name}, {figures.split} split, {figures.reader} reader{after}",
             f"  {head}  ({', '.join(more)})",
-            f"  tokens      {_tokens(figures)}, all scored, batch size {figures['batch_size']:,}",
-            f"  audit       {AuditRecord.read(figures['audit'], 'the result').in_words()}",
+            f"  tokens      {_tokens(figures)}, all scored, batch size {figures.batch_size:,}",
+            f"  audit       {_audit(figures)}",
             *_warnings(result),
-            *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
+            *([] if figures.window is None else [f"  window      {slides(figures.window)}"]),
             *gains(figures),
             *gate_lines(figures),
             *section_lines(result),
@@ -204,45 +203,45 @@ def describe(result: dict[str, Any]) -> str:
     )
 
 
-def section_lines(result: dict[str, Any]) -> list[str]:
+def section_lines(result: "Result[EvaluationFigures]") -> list[str]:
     """Return the sections of a report as lines of text: memory, answers and recency."""
     from backstory.reports import sections
-    from backstory.results.result_file import result_of
 
     console = make_console()
     with console.capture() as text:
-        sections.show(result_of(result, "the result"), console)
+        sections.show(result, console)
     return text.get().splitlines()
 
 
-def gate_lines(figures: dict[str, Any]) -> list[str]:
+def gate_lines(figures: "EvaluationFigures") -> list[str]:
     """Return lines on the gate between two predictions, beside other gates; nothing for a model with one prediction."""
-    gate = figures.get("policy")
+    gate = figures.policy
     if gate is None:
         return []
-    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in gate["temperatures"].items())
+    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in gate.temperatures.items())
     return [
-        f"  gate        lambda {gate['mean_lambda']:.3f} on average, 0.5 or more at {gate['utilization']:.1%} of tokens; "
-        f"q is better at {gate['win_share']:.1%}",
-        f"  parts       p alone {alone(gate['p_perplexity'])}, q alone {alone(gate['q_perplexity'])}, oracle "
-        f"{gate['oracle_perplexity']:.2f}, best constant lambda here {gate['best_constant_lambda']:g}: "
-        f"{gate['best_constant_perplexity']:.2f}",
+        f"  gate        lambda {gate.mean_lambda:.3f} on average, 0.5 or more at {gate.utilization:.1%} of tokens; "
+        f"q is better at {gate.win_share:.1%}",
+        f"  parts       p alone {alone(gate.p_perplexity)}, q alone {alone(gate.q_perplexity)}, oracle "
+        f"{gate.oracle_perplexity:.2f}, best constant lambda here {gate.best_constant_lambda:g}: "
+        f"{gate.best_constant_perplexity:.2f}",
         f"  temperature {by_temperature}",
     ]
 
 
-def gains(figures: dict[str, Any]) -> list[str]:
+def gains(figures: "EvaluationFigures") -> list[str]:
     """Return a line for each reader of a stack: its gain over the inner ones, and its settings; nothing for static alone."""
-    readers = {r["name"]: r for r in figures["readers"]}
+    readers = {reader["name"]: reader for reader in figures.readers or ()}
+    scores = figures.gains or ()
     lines, before = [], None
-    for gain in figures["gains"] if len(figures["gains"]) > 1 else []:
-        change = "" if before is None else f"  {100 * (gain['perplexity'] / before - 1):+.1f}%"
-        reader = readers.get(gain["name"], {"settings": {}})
+    for score in scores if len(scores) > 1 else ():
+        change = "" if before is None else f"  {100 * (score.perplexity / before - 1):+.1f}%"
+        reader = readers.get(score.name, {"settings": {}})
         settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items() if v or k == "decay")
         moving = (
             f"; {reader['moving']:,} weights move, {reader['bytes'] / 2**20:,.0f} MiB" if "moving" in reader else ""
         )
         origin = f"  ({reader['origin']}: {settings}{moving})" if settings else ""
-        lines.append(f"  {gain['name']:<11} {gain['perplexity']:.2f}{change}{origin}")
-        before = gain["perplexity"]
+        lines.append(f"  {score.name:<11} {score.perplexity:.2f}{change}{origin}")
+        before = score.perplexity
     return lines

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, parse, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, parse, print_json, progress_bar
 from backstory.config import UserError
 from backstory.config.options import ExamineOptions
+
+if TYPE_CHECKING:
+    from backstory.results import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,6 @@ def main(arguments: Sequence[str]) -> int:
 
     from backstory.config.process import first_here
     from backstory.context import examine_run, examine_runs
-    from backstory.evaluation.evaluation import as_json
     from backstory.training.distributed import joined
 
     with joined() as ranks, progress_bar(f"examining {options.experiment}") as bar:
@@ -40,16 +42,17 @@ def main(arguments: Sequence[str]) -> int:
         else:
             examination = examine_runs(options.runs, options, ranks=ranks, progress=progress)
     if first_here():
-        result = examination.result
-        print(as_json(result) if options.json else f"{examination.table()}\n{findings(result)}")
+        if options.json:
+            print_json(examination)
+        else:
+            print(f"{examination.table()}\n{findings(examination)}")
     return 0
 
 
-def findings(result: dict[str, Any]) -> str:
+def findings(result: "Result[Any]") -> str:
     """Return the findings in sentences, with the published ones."""
     from backstory.papers.paper import published_examinations
     from backstory.reports.sections.context_section import examination_sentences
-    from backstory.results.result_file import result_of
 
-    lines = examination_sentences(result_of(result, "the result"), published_examinations())
+    lines = examination_sentences(result, published_examinations())
     return "\n".join(f"  {line}" for line in lines)

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, parse, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, parse, print_json, progress_bar
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
 from backstory.config.options import CompareOptions, ExplainOptions
@@ -114,24 +114,21 @@ def _text(output: Output) -> Path | BinaryIO | None:
 
 
 def show(
-    result: dict[str, Any],
+    result: "Result",
     output: Output,
     page: Callable[["Result"], str],
     summary: Callable[["Result"], str] | None = None,
 ) -> None:
     """Write the page, if one is wanted, and print the result as JSON, the page's path, or the result for a person."""
-    from backstory.evaluation.evaluation import as_json
     from backstory.reports import sections, write_page
-    from backstory.results.result_file import result_of
 
     if output.html is not None:
-        write_page(output.html, page(result_of(result, "the result")))
+        write_page(output.html, page(result))
     if output.json:
-        print(as_json(result))
+        print_json(result)
     elif output.html is not None:
         print(output.html)
     else:
-        record = result_of(result, "the result")
-        sections.show(record, make_console())
+        sections.show(result, make_console())
         if summary is not None:
-            print(f"\n{summary(record)}")
+            print(f"\n{summary(result)}")

@@ -208,7 +208,7 @@ def audit(arguments: Sequence[str]) -> int:
         _, report = audit_reader(setup, progress)
     name = stack_name(parse_stack(args.reader))
     if args.json:
-        print_json({"run": str(args.run), "reader": name, "split": args.split, **report.as_dict()})
+        print_json({"run": str(args.run), "reader": name, "split": args.split, **report.record().to_dict()})
         return 0 if report.passed else 1
     extent = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
     print(f"{args.run}, {name} reader, {args.split} split, {extent}, seed {report.seed}")

@@ -1,6 +1,5 @@
 """`backstory sweep run RECIPE --space SPACE`: search settings; `backstory sweep show FOLDER`: show the trials."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
 from backstory.config.strict import between
-from backstory.config.terminal import make_console, printable_json
+from backstory.config.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,17 @@ def run(arguments: Sequence[str]) -> int:
         )
 
     from backstory.reports.phrases import search_summary
-    from backstory.results import SearchFigures
     from backstory.tuning.sweeps import PlannedSweep
 
     planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
     result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
-    folder, figures = planned.folder, result["figures"]
+    folder, figures = planned.folder, result.figures
     if args.json:
         print_json(result)
     else:
-        print(search_summary(SearchFigures.read(figures, "the result")))
-    if figures["best"] is None:
-        problem = next((t["problem"] for t in reversed(figures["trials"]) if t["problem"]), "all were pruned")
+        print(search_summary(figures))
+    if figures.best is None:
+        problem = next((trial.problem for trial in reversed(figures.trials) if trial.problem), "all were pruned")
         print(f"backstory: no trial of {folder.path} is complete: {problem}", file=sys.stderr)
         return 1
     if folder.best.is_file() and not args.json:
@@ -104,17 +102,15 @@ def show(arguments: Sequence[str]) -> int:
     args = parse(ShowSweepArguments, arguments, "sweep show")
 
     from backstory.reports import check_page, render_search, write_page
-    from backstory.results import result_from
     from backstory.tuning.sweeps import read_sweep
 
     if args.html is not None:
         check_page(args.html, args.overwrite)
-    text = json.dumps(read_sweep(args.folder, args.storage), indent=1, allow_nan=False)
-    result = result_from(text, str(args.folder))
+    result = read_sweep(args.folder, args.storage)
     if args.html is not None:
         write_page(args.html, render_search(result))
     if args.json:
-        print(printable_json(text))
+        print_json(result)
     elif args.html is not None:
         print(args.html)
     else:

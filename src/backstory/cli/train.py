@@ -15,7 +15,7 @@ from backstory.cli.short_flags import errors_as_typed, expanded
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.process import first_here
-from backstory.config.scores import UnknownShare, format_score
+from backstory.config.scores import format_score
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
@@ -120,17 +120,17 @@ def run_training(config: RunConfig, out: Path, mode: "Mode", as_json: bool = Fal
     from backstory.training import train
 
     result = train(config, out, mode=mode, **options)
-    if not result:  # the first rank prints it
+    if result is None:  # the first rank prints it
         return
     if as_json:
         print_json(result)
         return
-    figures = result["figures"]
-    score = format_score(figures["valid_nats"], figures["unit"])
-    share = UnknownShare.of(figures.get("unknown", {}).get("valid", {}), figures["tokens"]["valid"])
-    unknown = share.phrase(f"the {plural(figures['unit'])}")
+    figures = result.figures
+    score = format_score(figures.valid_nats, figures.unit)
+    share = figures.unknown_in("valid").unknown_among(figures.tokens.valid)
+    unknown = share.phrase(f"the {plural(figures.unit)}")
     score = f"{score} ({unknown})" if unknown else score
-    print(f"{out}: validation {score} after epoch {figures['best_epoch']} of {figures['epochs']}")
+    print(f"{out}: validation {score} after epoch {figures.best_epoch} of {figures.epochs}")
 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:

@@ -1,9 +1,8 @@
 """Units of scores, and what to know before comparing them: the share of <unk>, and text shared by two splits."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from backstory.config.errors import plural
 
@@ -62,26 +61,6 @@ class UnknownShare:
     """Why most of those are outside."""
     ends: int = 0
     """Tokens that end a line, which every vocabulary has: a text of one word a line is half of them. 0 in results."""
-
-    @staticmethod
-    def of(figures: Mapping[str, Any], tokens: int | None = None) -> "UnknownShare":
-        """Read it from the figures of a result. An older result does not say which tokens are outside the vocabulary."""
-        return UnknownShare(
-            figures["tokens"] if tokens is None else tokens,
-            figures.get("unknown_tokens"),
-            figures.get("out_of_vocabulary_tokens"),
-            figures.get("out_of_vocabulary_cause"),
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """Return the fields of a result."""
-        return {
-            "unknown_tokens": self.unknown,
-            "unknown_share": self.share,
-            "out_of_vocabulary_tokens": self.lost,
-            "out_of_vocabulary_share": self.lost_share,
-            "out_of_vocabulary_cause": self.cause,
-        }
 
     @property
     def share(self) -> float | None:
@@ -166,17 +145,6 @@ def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maxi
     return ", or ".join(cut) if cut else "the training text has not these; give more of it, or another tokenizer"
 
 
-def unknown_warning(figures: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Return the sentence on the figures of an evaluation, or of a training's validation, given the settings of its run."""
-    tokens, unknown, read = figures["tokens"], figures, ""
-    if isinstance(tokens, Mapping):  # of every split: a training
-        tokens, unknown, read = tokens["valid"], (figures.get("unknown") or {}).get("valid", {}), "validation "
-    share, made = UnknownShare.of(unknown, tokens), config.get("text")
-    made = made if isinstance(made, Mapping) else {}
-    helps = advice(share.cause, figures["unit"], made.get("minimum_count", 1), made.get("maximum_size"))
-    return share.warning(f"the {read}{plural(figures['unit'])}", helps)
-
-
 def _share(count: int | None, tokens: int) -> float | None:
     return None if count is None else count / tokens if tokens else 0.0
 
@@ -198,25 +166,9 @@ class SplitOverlap:
     window: int
     share: float
 
-    @staticmethod
-    def of(figures: Mapping[str, Any]) -> "Sequence[SplitOverlap]":
-        """Read them from the figures of a result; none where they were not measured."""
-        records = figures.get("overlap") or []
-        return [SplitOverlap(one["split"], one["in"], one["window"], one["share"]) for one in records]
-
-    def figures(self) -> dict[str, Any]:
-        """Return what a result says of it."""
-        return {"split": self.split, "in": self.other, "window": self.window, "share": self.share}
-
     def warning(self, unit: str) -> str | None:
         """Return the sentence on an overlap that matters: `12.3% of test's passages of 50 words occur in train too`."""
         if self.share <= NOTABLE:
             return None
         owner = "the text" if self.split == "text" else self.split
         return f"{self.share:.1%} of {owner}'s passages of {self.window} {plural(unit)} occur in {self.other} too"
-
-
-def overlap_warnings(figures: Mapping[str, Any]) -> list[str]:
-    """Return the sentences on the overlaps that matter in a result."""
-    unit = figures["unit"].removeprefix("answer ")
-    return [warning for one in SplitOverlap.of(figures) if (warning := one.warning(unit))]

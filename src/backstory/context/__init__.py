@@ -21,7 +21,7 @@ from backstory.context.experiments import (
 )
 from backstory.context.laboratory import examine_model, examine_run, examine_runs
 from backstory.context.losses import Losses
-from backstory.context.result import ExaminationResult, combine, figures, read_examination, regroup
+from backstory.context.result import Effects, ExaminationResult, combine, figures, read_examination, regroup
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "AnnotatedText",
     "Condition",
     "Drop",
+    "Effects",
     "Examination",
     "ExaminationResult",
     "Experiment",

@@ -18,7 +18,7 @@ from backstory.context.examination import (
 )
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
 from backstory.context.losses import Losses, LossStore
-from backstory.context.result import figures
+from backstory.context.result import Effects, figures
 
 PIECE = 256
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop."""
@@ -27,19 +27,14 @@ Progress = Callable[[int, int], None]
 
 
 @checked()
-def examine(
-    experiment: str, on: Examination, progress: Progress | None = None, by: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Run an experiment by name and return the figures of docs/results.md that depend on its losses.
+def examine(experiment: str, on: Examination, progress: Progress | None = None, by: Sequence[str] = ()) -> Effects:
+    """Run an experiment by name and return the figures that depend on its losses.
 
     `by` names splits of the targets (else those of the experiment that can be made). Raises UserError, and NonFiniteError if
     a score is not a number.
     """
     losses = measure(experiment, on, progress, by=by)
-    return {
-        "maximum_context": on.maximum_context,
-        **figures([losses], reported_splits(experiment, by, losses), on.seed),
-    }
+    return figures([losses], reported_splits(experiment, by, losses), on.seed)
 
 
 def reported_splits(experiment: str, by: Sequence[str], losses: Losses) -> Sequence[str]:

@@ -33,6 +33,7 @@ from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
+from backstory.results.common import UnknownTokens
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run, open_run, weights_hash
 from backstory.storage.atomic import within
@@ -53,7 +54,7 @@ def examine_run(
     ranks: ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> ExaminationResult:
-    """Run an experiment on a trained run; the content of its result.json is `.result` (docs/results.md describes it).
+    """Run an experiment on a trained run; docs/results.md describes the result.
 
     The reader reads the baseline, and every context with nothing read before it. `text` is a text of one's own, instead of a
     split. The result is written to `options.out`, else to a folder in the run named by the options; that of a model from
@@ -163,7 +164,7 @@ def examine_model(
     reading = {
         "split": split,
         "reader": "static" if reader is None else reader.name,
-        "readers": layers or [],
+        "readers": tuple(layers or ()),
         "unit": text.unit,
     }
     described = {"fingerprint": _hash(np.asarray(text.ids, np.int64)), **described}
@@ -232,7 +233,8 @@ def _examine(
     if words is not None:
         reach = settings.maximum_context if experiment.whole else settings.context
         cut = words.longer(*on.reached(losses.positions, reach), subject.window)
-    record = {
+    share = None if subject.unknown_among is None else subject.unknown_among(losses.positions)
+    about = {
         **settings.recorded(experiment.whole),
         **subject.reading,
         "tagger": text.tagger,
@@ -241,10 +243,10 @@ def _examine(
         "word_score": None if words is None else words.word_score,
         "window": subject.window,
         "cut_contexts": cut,
-        **({} if subject.unknown_among is None else subject.unknown_among(losses.positions).figures()),
-        **({} if experiment.picture is None else {"picture": experiment.picture.to_dict()}),
-        **figures([losses], reported_splits(settings.experiment, settings.by, losses), settings.seed),
+        **vars(UnknownTokens.counted(share)),
+        **({} if experiment.picture is None else {"picture": experiment.picture}),
     }
+    effects = figures([losses], reported_splits(settings.experiment, settings.by, losses), settings.seed)
     origin = {
         **subject.provenance,
         "weights": subject.depends_on.get("weights"),
@@ -259,8 +261,7 @@ def _examine(
             f"{subject.name} reads at most {subject.window:,} tokens; the contexts of {cut:,} targets are longer, and cut",
             stacklevel=2,
         )
-    result = write_result(destination, "examination", subject.name, record, origin)
-    return ExaminationResult(result, (losses,))
+    return ExaminationResult.of(write_result(destination, subject.name, effects.figures(about), origin), [losses])
 
 
 def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Subject:
@@ -278,7 +279,7 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     scorer = ReaderScorer(setup.reader, _bytes(options.memory))
     text, on = _examination(text, setup.reader, scorer, options, training, limit)
     layers = [layer.as_dict() for layer in setup.layers]
-    reading = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
+    reading = {"split": split.name, "reader": reader, "readers": tuple(layers), "unit": text.unit}
     depends_on = {**reading, **_weights(setup.reader), "text": dataset.fingerprint}
     if training is not None:
         depends_on["training"] = training.fingerprint

@@ -12,7 +12,7 @@ from backstory.data.dataset import Dataset, unknown_tokens
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 """Version of the measurement; overlaps stored by other versions are not used."""
 WINDOW, LETTERS = 50, 250
 """Tokens of a window, and of a window of characters or bytes, which holds about as many words."""
@@ -31,11 +31,11 @@ def overlaps(dataset: Dataset) -> list[SplitOverlap] | None:
         return None
 
     def measure(folder: Path) -> None:
-        records = [overlap(dataset, dataset.splits[a].ids, a, b).figures() for a, b in PAIRS]
+        records = [vars(overlap(dataset, dataset.splits[a].ids, a, b)) for a, b in PAIRS]
         write_atomically(folder / "overlap.json", json.dumps(records))
 
     entry = disk_cache.fetch(f"overlap-{FORMAT}-{dataset.fingerprint[:32]}", measure)
-    return list(SplitOverlap.of({"overlap": json.loads(read_small(entry / "overlap.json", inside=entry))}))
+    return [SplitOverlap(**one) for one in json.loads(read_small(entry / "overlap.json", inside=entry))]
 
 
 def overlap(dataset: Dataset, ids: np.ndarray, name: str, split: str) -> SplitOverlap:

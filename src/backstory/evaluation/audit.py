@@ -17,6 +17,7 @@ from torch import Tensor
 from backstory.config.arguments import checked
 from backstory.evaluation.audited_block import PIECE, AuditedBlock, Tolerance, start_digest
 from backstory.readers.base import Block, Reader
+from backstory.results.common import AuditRecord
 
 CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
 FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
@@ -59,9 +60,17 @@ class AuditReport:
     def passed(self) -> bool:
         return self.places > 0 and all(self.checks.values())
 
-    def as_dict(self) -> dict[str, Any]:
+    def record(self) -> AuditRecord:
         """Return it as results record it."""
-        return {"passed": self.passed, **asdict(self)}
+        return AuditRecord(
+            passed=self.passed,
+            places=self.places,
+            cuts=self.cuts,
+            steps=self.steps,
+            seed=self.seed,
+            checks=dict(self.checks),
+            failures=tuple(self.failures),
+        )
 
 
 @dataclass

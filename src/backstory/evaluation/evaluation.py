@@ -1,7 +1,6 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,19 @@ import torch
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions
-from backstory.config.scores import bits, perplexity
-from backstory.config.terminal import printable_json
+from backstory.config.scores import SplitOverlap, bits, perplexity
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
 from backstory.evaluation.metrics import MetricSet
-from backstory.evaluation.metrics.metric import gain
 from backstory.evaluation.metrics.per_token import check_per_token
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
 from backstory.readers.base import Reader, StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
-from backstory.results.result_file import write_result
+from backstory.results.common import OverlapRecord, UnknownTokens
+from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
+from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
@@ -35,14 +34,14 @@ Progress = Callable[[int, int], None]
 @torch.no_grad()
 def evaluate(
     model: Path | str | Run, options: EvalOptions | None = None, progress: Progress | None = None, **fields: Any
-) -> dict[str, Any]:
+) -> Result[EvaluationFigures]:
     """Score a text with a reader, each token before anything is learned from it.
 
     `model` is a run's folder, `hf:NAME` or an open run; `fields` are those of EvalOptions and replace them, as in
     `evaluate("runs/x", split="valid", reader="cache")`. `progress` is called with the tokens read and all tokens.
 
-    Returns the content of result.json (docs/results.md): the figures with their units, the audit and the provenance. It is
-    written to `options.out`, by default RUN/evaluate-SPLIT with whatever is not the default added to the name; for a text,
+    Returns the result (docs/results.md): its `figures` with their units and the audit, and its `provenance`. It is written to
+    `options.out`, by default RUN/evaluate-SPLIT with whatever is not the default added to the name; for a text,
     or a model from elsewhere, only if `out` is given. Raises UserError, before anything is written.
     """
     options = EvalOptions.build(options, **fields)
@@ -83,11 +82,10 @@ def evaluate(
             static = StaticReader(setup.run.model, reader.precision)
             for _ in checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size):
                 pass
-        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report)
-        figures["overlap"] = None if overlap is None else [one.figures() for one in overlap]
+        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap)
         origin["seconds"] = round(checkpoint.readings["text"].seconds, 1)
         setup.run.check_unchanged(destination)
-        return write_result(destination, "evaluation", setup.run.name, figures, origin)
+        return write_result(destination, setup.run.name, figures, origin)
 
 
 def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Reading, AuditReport]:
@@ -189,29 +187,38 @@ def evaluation_identity(setup: EvalSetup, device: str) -> dict[str, Any]:
 
 
 def collect_figures(
-    setup: EvalSetup, readings: dict[str, Reading], metrics: MetricSet, audit: AuditReport
-) -> dict[str, Any]:
-    """Return the figures of an evaluation (docs/results.md) from its readings, metrics and audit."""
+    setup: EvalSetup,
+    readings: dict[str, Reading],
+    metrics: MetricSet,
+    audit: AuditReport,
+    overlap: Sequence[SplitOverlap] | None,
+) -> EvaluationFigures:
+    """Return the figures of an evaluation from its readings, metrics and audit."""
     options, reading, vocabulary = setup.options, readings["text"], setup.dataset.vocabulary
     sections = metrics.results()
-    static = [gain("static", readings["static"].nats)] if "static" in readings else []
-    return {
-        "split": setup.split.name,
-        "reader": stack_name(parse_stack(options.reader)),
-        "readers": [
+    static = (ReaderScore.of_nats("static", readings["static"].nats),) if "static" in readings else ()
+    return EvaluationFigures(
+        split=setup.split.name,
+        reader=stack_name(parse_stack(options.reader)),
+        readers=tuple(
             layer.as_dict() | reader.facts() for layer, reader in zip(setup.layers, setup.stack(), strict=True)
-        ],
-        "gains": [*static, *sections.pop("gains")],
-        "after": options.after,
-        "unit": vocabulary.tokenizer.unit,
-        "batch_size": reading.batch_size,
-        "addressing": setup.run.model.inference_overrides().get("core.addressing"),
-        "lengths": list(options.lengths) or None,
-        "window": window(setup, reading),
+        ),
+        gains=static + sections.pop("gains"),
+        after=options.after,
+        unit=vocabulary.tokenizer.unit,
+        batch_size=reading.batch_size,
+        addressing=setup.run.model.inference_overrides().get("core.addressing"),
+        lengths=tuple(options.lengths) or None,
+        window=window(setup, reading),
         **score(reading, setup.split, vocabulary),
-        **sections,
-        "audit": audit.as_dict(),
-    }
+        policy=sections.pop("policy", None),
+        memory=sections.pop("memory", None),
+        answers=sections.pop("answers", None),
+        recency=sections.pop("recency", None),
+        sections=sections,
+        overlap=OverlapRecord.measured(overlap),
+        audit=audit.record(),
+    )
 
 
 def window(setup: EvalSetup, reading: Reading) -> int | None:
@@ -235,7 +242,7 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
         per_character = bits(reading.nats)  # all symbols that there are, as many as are counted
     return {
         "tokens": reading.tokens,
-        **unknown_share(vocabulary, split).figures(),
+        **vars(UnknownTokens.counted(unknown_share(vocabulary, split))),
         "nats_per_token": reading.nats,
         "perplexity": perplexity(reading.nats),
         "bits_per_token": bits(reading.nats),
@@ -245,8 +252,3 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
         "nats_per_word": per_word,
         "perplexity_per_word": None if per_word is None else perplexity(per_word),
     }
-
-
-def as_json(result: dict[str, Any]) -> str:
-    """Return a result as `--json` prints it."""
-    return printable_json(json.dumps(result, indent=1, allow_nan=False))

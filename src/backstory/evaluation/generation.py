@@ -159,7 +159,7 @@ def _saved(
     figures = SampleFigures(prompt=prompt, text="".join(pieces), settings=settings)
     folder = run.folder / SAMPLE
     run.check_unchanged(folder)
-    write_result(folder, "sample", run.name, figures, origin)
+    write_result(folder, run.name, figures, origin)
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:

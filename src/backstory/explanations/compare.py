@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -38,8 +38,18 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.readers import Reader
 from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
+from backstory.results.common import UnknownTokens
+from backstory.results.explanation_record import (
+    ComparedReader,
+    ComparisonFigures,
+    DocumentRecord,
+    ExcerptRecord,
+    GainRecord,
+    PairRecord,
+    PositionRecord,
+)
 from backstory.results.passage import Layer, Passage
-from backstory.results.result_file import write_result
+from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
 
 LONGEST_NAME = 180
@@ -59,15 +69,15 @@ class OpenedReader:
     reader: Reader
     layers: tuple[ConfiguredLayer, ...]
 
-    def as_dict(self, nats: float) -> dict[str, Any]:
+    def record(self, nats: float) -> ComparedReader:
         """Return the reader with its mean nats per token, as results record it."""
-        return {
-            "name": self.name,
-            "layers": [layer.as_dict() for layer in self.layers],
+        return ComparedReader(
+            name=self.name,
+            layers=[layer.as_dict() for layer in self.layers],
             **self.run.identity(),
-            "nats_per_token": nats,
-            "perplexity": float(perplexities(np.array(nats))),
-        }
+            nats_per_token=nats,
+            perplexity=float(perplexities(np.array(nats))),
+        )
 
 
 @checked()
@@ -77,8 +87,8 @@ def compare_readers(
     *,
     text: Path | BinaryIO | None = None,
     progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Compare readers on a stretch of text and return the content of the result.json (docs/reports.md describes it).
+) -> Result[ComparisonFigures]:
+    """Compare readers on a stretch of text and return the result (docs/reports.md describes it).
 
     `gains.pairs` says which reader is compared with which. Each reads the text once, scored before it learns; its scores are
     those of `evaluate --per-token`. `text` is a text of one's own in place of a split: a file by its path, or one open for
@@ -122,28 +132,28 @@ def compare_readers(
     scores = np.stack([token_nats(one.reader, ids, first_id, end - start, advance, boundaries) for one in readers], 1)
     nats, log_begins = scores[0, :, at - start : -1], scores[1, :, at - start :]
     scored = ScoredText(nats, at, setup.split.documents, setup.split.titles, log_begins if boundaries else None)
-    figures = {
-        "comparison": "reading",
-        "title": source.title_from(at),
-        "text": source.name,
-        "at": at,
-        "context": at - start,
-        "tokens": nats.shape[1],
-        **unknown_share(vocabulary, setup.split, slice(at, end)).figures(),
-        "unit": vocabulary.tokenizer.unit,
-        "word_score": word_score_of(boundaries, vocabulary),
-        "block": options.block,
-        "smooth": options.smooth,
-        "readers": [one.as_dict(mean) for one, mean in zip(readers, nats.mean(1).tolist(), strict=True)],
-        "comparisons": comparisons(scored, names, options.block),
-        "documents": documents(scored),
-        "positions": positions(scored),
-        "passages": excerpts(scored, setup, names, options.passage, options.words),
-    }
+    figures = ComparisonFigures(
+        comparison="reading",
+        title=source.title_from(at),
+        text=source.name,
+        at=at,
+        context=at - start,
+        tokens=nats.shape[1],
+        **vars(UnknownTokens.counted(unknown_share(vocabulary, setup.split, slice(at, end)))),
+        unit=vocabulary.tokenizer.unit,
+        word_score=word_score_of(boundaries, vocabulary),
+        block=options.block,
+        smooth=options.smooth,
+        readers=tuple(one.record(mean) for one, mean in zip(readers, nats.mean(1).tolist(), strict=True)),
+        comparisons=comparisons(scored, names, options.block),
+        documents=documents(scored),
+        positions=positions(scored),
+        passages=excerpts(scored, setup, names, options.passage, options.words),
+    )
     origin["seconds"] = round(time.perf_counter() - began, 1)
     for one in readers:
         one.run.check_unchanged(destination)
-    return write_result(destination, "comparison", setup.run.name, figures, origin)
+    return write_result(destination, setup.run.name, figures, origin)
 
 
 def token_nats(
@@ -238,23 +248,23 @@ def pairs(readers: int) -> list[tuple[int, int]]:
     return chain if readers == 2 else [*chain, (0, readers - 1)]
 
 
-def comparisons(scored: ScoredText, names: Sequence[str], block: int) -> list[dict[str, Any]]:
+def comparisons(scored: ScoredText, names: Sequence[str], block: int) -> tuple[PairRecord, ...]:
     """Return the gain of every pair over the whole stretch and in each of its blocks, in nats per token and in perplexity."""
     starts = np.arange(0, scored.nats.shape[1], block)
     lengths = np.diff([*starts, scored.nats.shape[1]])
     nats = np.add.reduceat(scored.nats, starts, axis=1) / lengths
     whole = perplexities(scored.nats.mean(1))
-    return [
-        {
-            "reader": names[here],
-            "over": names[there],
-            **interval(gain, scored.clusters),
-            "perplexity_gain": float(whole[there] - whole[here]),
-            "blocks": (nats[there] - nats[here]).tolist(),
-            "perplexity_blocks": (perplexities(nats[there]) - perplexities(nats[here])).tolist(),
-        }
+    return tuple(
+        PairRecord(
+            reader=names[here],
+            over=names[there],
+            **vars(interval(gain, scored.clusters)),
+            perplexity_gain=float(whole[there] - whole[here]),
+            blocks=tuple((nats[there] - nats[here]).tolist()),
+            perplexity_blocks=tuple((perplexities(nats[there]) - perplexities(nats[here])).tolist()),
+        )
         for (here, there), gain in zip(pairs(len(names)), scored.gains, strict=True)
-    ]
+    )
 
 
 def perplexities(nats: np.ndarray) -> np.ndarray:
@@ -262,22 +272,22 @@ def perplexities(nats: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(nats, 700.0))
 
 
-def documents(scored: ScoredText) -> list[dict[str, Any]]:
+def documents(scored: ScoredText) -> tuple[DocumentRecord, ...]:
     """Return every document of the stretch, in order, as far as it lies in it."""
-    return [
-        {
-            "document": int(number),
-            "title": scored.titles[number],
-            "start": int(scored.at + start),
-            "tokens": int(end - start),
-            "nats": scored.nats[:, start:end].mean(1).tolist(),
-            "gains": scored.gains[:, start:end].mean(1).tolist(),
-        }
+    return tuple(
+        DocumentRecord(
+            document=int(number),
+            title=scored.titles[number],
+            start=int(scored.at + start),
+            tokens=int(end - start),
+            nats=tuple(scored.nats[:, start:end].mean(1).tolist()),
+            gains=tuple(scored.gains[:, start:end].mean(1).tolist()),
+        )
         for number, start, end in _runs(scored.within)
-    ]
+    )
 
 
-def positions(scored: ScoredText) -> list[dict[str, Any]]:
+def positions(scored: ScoredText) -> tuple[PositionRecord, ...]:
     """Return the gains by how far into its document a token is."""
     records, low, high = [], 0, FIRST
     longest = int(scored.offsets.max())
@@ -286,20 +296,20 @@ def positions(scored: ScoredText) -> list[dict[str, Any]]:
         if inside.any():
             within, clusters = scored.within[inside], scored.clusters[inside]
             records.append(
-                {
-                    "from": low,
-                    "to": high,
-                    "tokens": int(inside.sum()),
-                    "documents": len(np.unique(within)),
-                    "nats": scored.nats[:, inside].mean(1).tolist(),
-                    "gains": [interval(gain[inside], clusters) for gain in scored.gains],
-                }
+                PositionRecord(
+                    from_=low,
+                    to=high,
+                    tokens=int(inside.sum()),
+                    documents=len(np.unique(within)),
+                    nats=tuple(scored.nats[:, inside].mean(1).tolist()),
+                    gains=tuple(interval(gain[inside], clusters) for gain in scored.gains),
+                )
             )
         low, high = high, 2 * high
-    return records
+    return tuple(records)
 
 
-def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> dict[str, float | None]:
+def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> GainRecord:
     """Return the mean gain of tokens (N,) and its 95% interval: bootstrap over the documents or blocks (N,) that they are in.
 
     Tokens of a document gain or lose together, so documents are resampled, not tokens. None where there are too few of them.
@@ -308,7 +318,7 @@ def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> dict[str
     if len(np.unique(clusters)) >= ENOUGH:
         means = resampled_means(gains[:, None], seed, clusters=clusters)
         low, high = map(float, np.quantile(means, [0.025, 0.975]))
-    return {"gain": float(gains.mean()), "low": low, "high": high}
+    return GainRecord(gain=float(gains.mean()), low=low, high=high)
 
 
 def notable(gains: np.ndarray, begins: Sequence[int], words: int) -> list[tuple[str, int]]:
@@ -334,8 +344,8 @@ def _runs(values: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 def excerpts(
     scored: ScoredText, setup: EvalSetup, names: Sequence[str], tokens: Sequence[int], words: int
-) -> list[dict[str, Any]]:
-    """Return the passages that begin at these tokens of the text, else notable ones, with layers, as JSON values."""
+) -> tuple[ExcerptRecord, ...]:
+    """Return the passages that begin at these tokens of the text, else notable ones, with layers."""
     vocabulary = setup.dataset.vocabulary
     ids = np.asarray(setup.split.ids[scored.at : scored.at + scored.nats.shape[1]])
     spans = words_of(vocabulary, ids, len(ids))
@@ -359,16 +369,16 @@ def excerpts(
     parts = [(why, spans[first : first + words], slice(first, first + words)) for why, first in passages]
     # One scale for all of them, so that a colour means the same everywhere.
     high = gain_scale(gains.ravel())
-    return [
-        {
-            "why": why,
-            "at": scored.at + part[0].start,
-            "tokens": part[-1].end - part[0].start,
-            "gains": scored.gains[:, part[0].start : part[-1].end].mean(1).tolist(),
-            "passage": _passage(scored, setup, names, part, (nats[:, inside], gains[:, inside]), high).to_dict(),
-        }
+    return tuple(
+        ExcerptRecord(
+            why=why,
+            at=scored.at + part[0].start,
+            tokens=part[-1].end - part[0].start,
+            gains=tuple(scored.gains[:, part[0].start : part[-1].end].mean(1).tolist()),
+            passage=_passage(scored, setup, names, part, (nats[:, inside], gains[:, inside]), high),
+        )
         for why, part, inside in parts
-    ]
+    )
 
 
 def _begins(scored: ScoredText) -> list[int]:

@@ -18,6 +18,7 @@ from backstory.data.tokenizers.built_in import END
 from backstory.evaluation.opening import EvalSetup, open_evaluation, open_reader
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, names_readers
+from backstory.results.explanation_record import ExplanationFigures
 from backstory.results.passage import Layer, Word
 from backstory.runs.run import Run, is_elsewhere
 from backstory.storage.atomic import within
@@ -200,12 +201,15 @@ class Explanation:
     """Figures of an explanation, layers of its passage, and a note on them."""
 
     figures: dict[str, Any]
+    """The fields of `ExplanationFigures` that are measured."""
     layers: tuple[Layer, ...]
     note: str = ""
     words: tuple[Word, ...] = ()
     """Words that the layers are of, if words before the passage are shown too."""
     chosen: int | None = None
     """Number of the word that is shown first."""
+    record: type[ExplanationFigures] = ExplanationFigures
+    """Record of the kind of explanation."""
 
 
 def shown(token: str) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from backstory.explanations.passage_reading import surprisal, word_score_of
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
+from backstory.results.common import UnknownTokens
+from backstory.results.explanation_record import CaseRecord, ExplanationFigures
 from backstory.results.passage import Layer, Passage
-from backstory.results.result_file import write_result
+from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
 
 
@@ -75,8 +77,8 @@ def explain_passage(
     *,
     text: Path | BinaryIO | None = None,
     progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Explain a passage and return the content of its result.json (docs/reports.md describes it).
+) -> Result[ExplanationFigures]:
+    """Explain a passage and return the result (docs/reports.md describes it).
 
     `text` is a text of one's own in place of a split: a file by its path, or one open for bytes, which is read to its end.
     With `options.find` (of `cache` alone) the passage leads up to a case that is looked for from `at` on (`find_case`). The
@@ -113,26 +115,26 @@ def explain_passage(
     title = source.title_from(where.at)
     if case is not None:
         title = f"{source.title}, {CASES[case.case]}, {task.vocabulary.tokenizer.unit} {case.target:,}"
-    figures = {
-        "explanation": name,
-        "text": source.name,
-        "at": where.at,
-        "context": task.start,
-        "tokens": task.tokens,
-        **unknown_share(task.vocabulary, setup.split, slice(where.at, where.at + task.tokens)).figures(),
-        "unit": task.vocabulary.tokenizer.unit,
-        "word_score": word_score_of(task.boundaries, task.vocabulary),
-        "reader": reader,
-        "against": against,
-        **({} if other is None else {"against_weights": other[0].identity()["weights"]}),
-        **explanation.figures,
-        **({} if case is None else {"found": {**vars(case), "word": words[-1].text}}),
-        "passage": Passage(words, layers, title, explanation.note, explanation.chosen).to_dict(),
-    }
+    unknown = unknown_share(task.vocabulary, setup.split, slice(where.at, where.at + task.tokens))
+    figures = explanation.record(
+        explanation=name,
+        text=source.name,
+        at=where.at,
+        context=task.start,
+        tokens=task.tokens,
+        **vars(UnknownTokens.counted(unknown)),
+        unit=task.vocabulary.tokenizer.unit,
+        word_score=word_score_of(task.boundaries, task.vocabulary),
+        reader=reader,
+        against_weights=None if other is None else other[0].identity()["weights"],
+        **{"against": against, **explanation.figures},
+        found=None if case is None else CaseRecord(**vars(case), word=words[-1].text),
+        passage=Passage(words, layers, title, explanation.note, explanation.chosen),
+    )
     origin["seconds"] = round(time.perf_counter() - began, 1)
     for one in (setup.run, *([other[0]] if other else [])):
         one.check_unchanged(destination)
-    return write_result(destination, "explanation", setup.run.name, figures, origin)
+    return write_result(destination, setup.run.name, figures, origin)
 
 
 def _find(setup: EvalSetup, name: str, options: ExplainOptions, progress: Progress) -> tuple[CacheCase, Progress]:

@@ -27,6 +27,7 @@ from backstory.explanations.passage_reading import (
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
 from backstory.models.memory import Addressing, AddressingTrace, Machine, TuringMachine
 from backstory.models.memory.addressing import window_mask
+from backstory.results.explanation_record import HeadMeans, MemoryExplanation, MemorySettings, MemoryWeights
 from backstory.results.passage import Layer, Numbers
 
 BEFORE = 500
@@ -182,13 +183,15 @@ def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Seq
         layers.append(after(lead, expected_layer(task, {part_name(task.reader): scores})))
     strongest = [max(of.values(), default=0.0) for of in trace.links]
     figures: dict[str, Any] = {
-        "settings": {
-            "kind": type(machine).__name__,
-            "slots": machine.slots,
-            "width": machine.width,
-            "heads": machine.heads,
-            "addressing": str(machine.addressing),
-        },
+        "settings": MemorySettings.of(
+            {
+                "kind": type(machine).__name__,
+                "slots": machine.slots,
+                "width": machine.width,
+                "heads": machine.heads,
+                "addressing": str(machine.addressing),
+            }
+        ),
         **figures_of(task, scores),
         "entropy_bits": _by_head(trace.measure("entropy")),
         "largest_percent": _by_head(100 * trace.measure("largest")),
@@ -206,13 +209,14 @@ def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Seq
         note_on(task, "weights and candidates"),
         tuple(span.word for span in words[cut:]),
         lead + first,
+        MemoryExplanation,
     )
 
 
-def _by_head(values: np.ndarray) -> dict[str, Any]:
+def _by_head(values: np.ndarray) -> HeadMeans:
     """Return the means of a measure of each head (tokens, 1 + R) where it is a number; None where it never is."""
     means = [_mean(of) for of in values.T]
-    return {"write": means[0], "read": means[1:]}
+    return HeadMeans(write=means[0], read=tuple(means[1:]))
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -263,20 +267,20 @@ def _window_note(machine: Machine, head: str) -> str:
     return f"What the weights have within {slots}; the rest is where {elsewhere}."
 
 
-def _picture(task: PassageTask, weights: Tensor) -> dict[str, Any]:
+def _picture(task: PassageTask, weights: Tensor) -> MemoryWeights:
     """Return the weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
     write, read = weights[:, 0], weights[:, 1:].mean(1)
     most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
     ids = task.ids[task.start : task.start + len(weights)]
 
-    def panel(values: Tensor) -> list[list[float]]:
-        return [[float(f"{weight:.{DIGITS}g}") for weight in slot] for slot in values[:, most].T.tolist()]
+    def panel(values: Tensor) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(float(f"{weight:.{DIGITS}g}") for weight in slot) for slot in values[:, most].T.tolist())
 
-    return {
-        "slots": most.tolist(),
-        "of": weights.shape[2],
-        "heads": weights.shape[1] - 1,
-        "tokens": [shown(token) for token in task.vocabulary.tokens(ids)],
-        "write": panel(write),
-        "read": panel(read),
-    }
+    return MemoryWeights(
+        slots=tuple(most.tolist()),
+        of=weights.shape[2],
+        heads=weights.shape[1] - 1,
+        tokens=tuple(shown(token) for token in task.vocabulary.tokens(ids)),
+        write=panel(write),
+        read=panel(read),
+    )

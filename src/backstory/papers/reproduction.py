@@ -139,7 +139,7 @@ class Reproduction:
             command += "" if self.minutes is None else f" --minutes {self.minutes:g}"
             origin = reproduction_provenance(self.suite, jobs, figures, command, started)
             named = _result_name(name, self.scale, self.minutes)
-            write_result(self.folder.path, "reproduction", named, figures, origin)
+            write_result(self.folder.path, named, figures, origin)
             return figures
 
     def _check_machine(self, data_dir: Path | None) -> None:

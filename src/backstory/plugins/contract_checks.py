@@ -40,6 +40,7 @@ from backstory.readers import Reader, ReaderKind, StaticReader
 from backstory.readers.base import block_count
 from backstory.readers.kind import BuildContext
 from backstory.readers.registry import configure, parse_stack
+from backstory.results.validation import json_values
 from backstory.runs.run import Run
 
 BATCH, TIME, TYPES = 3, 12, 17
@@ -352,7 +353,7 @@ def measures_in_two_halves(kind: type[Metric]) -> None:
     require(
         results[0] == results[1], "a state_dict that is saved and loaded changes the result; all sums must be in it"
     )
-    json.dumps(results[0], allow_nan=False)
+    json.dumps(json_values(results[0]), allow_nan=False)
 
 
 def example_setup() -> EvalSetup:

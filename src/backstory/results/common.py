@@ -1,13 +1,24 @@
 """Records that several kinds of result share: provenance, audit, unknown words, and overlap of splits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from backstory.config import plural
 from backstory.config.formats import count, plain
 from backstory.config.scores import SplitOverlap, UnknownShare
-from backstory.results.validation import Amount, Count, Json, Name, Record, Share, WrongValue, convert
+from backstory.results.validation import (
+    Amount,
+    Count,
+    Json,
+    Name,
+    Record,
+    Share,
+    WrongValue,
+    convert,
+    left_out,
+    other_keys,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +60,15 @@ class RecordedConfig(Record):
 class CorpusRecord(Record):
     """Text that was read."""
 
-    name: str | None = None
+    name: str | None = left_out()
     """Name of the corpus, or of its file or folder."""
-    fingerprint: str | None = None
+    fingerprint: str | None = left_out()
     """SHA-256 of the text and of the settings that made tokens of it. Results compare only where it is the same."""
-    types: Count | None = None
+    types: Count | None = left_out()
     """Size of the vocabulary."""
-    provenance: str | None = None
+    provenance: str | None = left_out()
     """Origin of the text."""
+    more: Json = other_keys()
 
     def title(self, default: str = "unnamed text") -> str:
         """Return the corpus's name, or `default` where none is recorded."""
@@ -87,23 +99,24 @@ class ProvenanceRecord(Record):
     """The text that was read."""
     started: str | None = None
     """Time at which the command started."""
-    seconds: Amount | None = None
+    seconds: Amount | None = left_out()
     """Duration in seconds."""
     command: str | None = None
     """The command to run again."""
-    weights: Any = None
+    weights: Any = left_out()
     """SHA-256 of the weights that were measured, with their names, shapes and types: of a training the best ones, of a
     search those of the best trial, of a set of models a list. Absent from older results."""
-    weights_file: Any = None
+    weights_file: Any = left_out()
     """SHA-256 of the file they were read from, as the checkpoint's manifest has it. Absent from older results, and for a
     model that is no run."""
-    prepared: Json | None = None
+    prepared: Json | None = left_out()
     """Files that the reader took from `readers/` of the run, by name, with their SHA-256: tuned settings (`cache.json`), and
     the manifests of statistics and meta-learners. Absent where it took nothing."""
-    ended: Any = None
+    ended: Any = left_out()
     """Time at which a training ended; for trainings only. Absent from older results."""
-    taken_over: Count | None = None
+    taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""
+    more: Json = other_keys()
 
     @property
     def settings(self) -> RecordedConfig:
@@ -133,6 +146,19 @@ class UnknownTokens(Record):
     """Why most of these are outside: `script` (letters of another script), `case` (known in upper or lower case), `words`
     (any other)."""
 
+    @staticmethod
+    def counted(share: UnknownShare | None) -> "UnknownTokens":
+        """Return the record of a share; of None, for tokens of no vocabulary, one without values."""
+        if share is None:
+            return UnknownTokens()
+        return UnknownTokens(
+            unknown_tokens=share.unknown,
+            unknown_share=share.share,
+            out_of_vocabulary_tokens=share.lost,
+            out_of_vocabulary_share=share.lost_share,
+            out_of_vocabulary_cause=share.cause,
+        )
+
     def unknown_among(self, tokens: int) -> UnknownShare:
         """Return the `<unk>` among this number of tokens, in words."""
         cause: Any = self.out_of_vocabulary_cause
@@ -156,6 +182,13 @@ class OverlapRecord(Record):
     """Tokens of a stretch."""
     share: Share
     """Share of the stretches that occur in the other split too."""
+
+    @staticmethod
+    def measured(overlaps: Iterable[SplitOverlap] | None) -> "tuple[OverlapRecord, ...] | None":
+        """Return the records of overlaps; None where they were not measured."""
+        if overlaps is None:
+            return None
+        return tuple(OverlapRecord(split=o.split, in_=o.other, window=o.window, share=o.share) for o in overlaps)
 
     def warning(self, unit: str) -> str | None:
         """Return the sentence on an overlap that matters, else None."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from backstory.config.formats import percent
+from backstory.config.scores import perplexity
 from backstory.results.common import AuditRecord, Figures, OverlapRecord, UnknownTokens
 from backstory.results.validation import (
     NOT_EMPTY,
@@ -21,6 +22,8 @@ from backstory.results.validation import (
     WrongValue,
     convert,
     in_range,
+    left_out,
+    other_keys,
 )
 
 
@@ -247,14 +250,20 @@ class EpochRecord(Record):
     """The learning rate."""
     averaging: bool | None = None
     """True if the weights were being averaged."""
+    finetuning: bool | None = left_out()
+    """True if the epoch was one of fine-tuning. Absent from older results."""
     seconds: Amount | None = None
     """Duration of the epoch in seconds."""
     tokens_per_second: Amount | None = None
     """Speed of its training steps."""
-    policy: Any = None
+    best: bool | None = left_out()
+    """True if no epoch before it was as good on the validation text. Absent from older results."""
+    policy: Any = left_out()
     """The gate on the validation text, as in an evaluation; of a model with two predictions alone."""
-    answers: Any = None
+    answers: Any = left_out()
     """The answers in the validation text, as in an evaluation; of a synthetic task alone."""
+    means: Json = other_keys()
+    """Further means of the objective over the epoch, by name."""
 
     @property
     def gate(self) -> GateRecord | None:
@@ -285,6 +294,9 @@ class TrainingTokens(Record):
     """Tokens of the training split."""
     valid: CountFrom1
     """Tokens of the validation split."""
+    test: Count | None = left_out()
+    """Tokens of the test split. Absent from older results, and where there is none."""
+    more: Json = other_keys()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,8 +329,8 @@ class TrainingFigures(Figures):
     """The epochs."""
     tokens_per_second: Amount | None
     """Median training speed over the epochs."""
-    audit: AuditRecord | None = None
-    """Null: the validation of a training is not audited."""
+    audit: AuditRecord | None = left_out()
+    """Absent: the validation of a training is not audited."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         for path, expected in self.unknown_in("valid").unknown_faults(self.tokens.valid):
@@ -331,6 +343,22 @@ class TrainingFigures(Figures):
     def unknown_in(self, split: str) -> UnknownTokens:
         """Return the unknown tokens of a split, as far as they are known."""
         return (self.unknown or {}).get(split, UnknownTokens())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderScore(Record):
+    """Score of one reader of a stack."""
+
+    name: Name
+    """Its name."""
+    nats_per_token: Number
+    """Its score, of the tokens of the evaluation."""
+    perplexity: Positive
+    """Its exponential."""
+
+    @staticmethod
+    def of_nats(name: str, nats: float) -> "ReaderScore":
+        return ReaderScore(name=name, nats_per_token=nats, perplexity=perplexity(nats))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +375,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`; `default, as
     others are tuned for another addressing`); where weights move also how many (`moving`), the `bytes` held for that, the
     text of the `statistics`, and of a meta-learner the `base` and how it was `trained`."""
-    gains: tuple[Json, ...] | None = None
+    gains: tuple[ReaderScore, ...] | None = None
     """`name`, `nats_per_token` and `perplexity` of the same tokens by the static reader and by each reader of the stack in
     turn; the last is the result."""
     after: Name | None = None
@@ -397,6 +425,8 @@ class EvaluationFigures(UnknownTokens, Figures):
     measured. Absent from older results."""
     audit: AuditRecord | None = None
     """The audit of the reader; null if it was not audited."""
+    sections: Json = other_keys()
+    """The sections of metrics from outside ([extending.md](extending.md)), by their names."""
 
     @property
     def label(self) -> str:

@@ -22,6 +22,8 @@ from backstory.results.validation import (
     Record,
     Share,
     in_range,
+    left_out,
+    other_keys,
 )
 
 SMALL = 1.0
@@ -38,7 +40,7 @@ class BaselineRecord(Record):
     """Mean nats per token."""
     perplexity: Positive
     """Their exponential."""
-    deviation: Any = None
+    deviation: Any = left_out()
     """Standard deviation of the nats over [several models](#several-models) alone."""
 
 
@@ -67,10 +69,12 @@ class EffectRecord(Record):
     """Upper end of it."""
     effect_percent: Number
     """The same effect as an increase of perplexity, `100 (exp(effect) - 1)`."""
-    deviation: Amount | None = None
+    deviation: Amount | None = left_out()
     """Standard deviation of the effect over [several models](#several-models) alone."""
-    effects: tuple[Any, ...] | None = None
+    effects: tuple[Any, ...] | None = left_out()
     """Effect of each model, of several models alone."""
+    parameters: Json = other_keys()
+    """Parameters of an experiment that is not known here, by name."""
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -118,7 +122,7 @@ class DropEffect(NamedEffect):
     """True if as many were dropped at random instead."""
     boundary: Count
     """The nearest tokens, left as they are."""
-    dropped: Number | None = None
+    dropped: Number | None = left_out()
     """Mean number of tokens that went."""
 
 
@@ -144,9 +148,9 @@ class CacheEffect(NamedEffect):
 
     method: Name = field()
     """`without-cache`."""
-    hurt: Amount | None = None
+    hurt: Amount | None = left_out()
     """Share of the targets that the cache makes worse."""
-    outside_window: Amount | None = None
+    outside_window: Amount | None = left_out()
     """Share of the split's tokens that are not in the cache's window where they come. Absent from older results."""
 
 
@@ -156,7 +160,7 @@ class PicturedEffect(NamedEffect):
 
     series: Name
     """The line, or the colour of bars, that it belongs to: a noun phrase for what was done."""
-    boundary: Count | None = None
+    boundary: Count | None = left_out()
     """The nearest tokens, left as they are."""
 
 
@@ -171,6 +175,9 @@ class PictureRecord(Record):
     by: Name | None = None
     """Split of the targets whose groups stand side by side, a bar for each series; null: a line for each series, against the
     boundary."""
+
+
+_THRESHOLD = in_range(0, 99.9, "a number from 0 to 99.9")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +206,9 @@ class ContextRecord(Record):
     best_effect_percent: Number | Absent | None = ABSENT
     """The effect in percent of perplexity."""
     models: tuple[Any, ...] | Absent = ABSENT
-    """Effect of each model, if several were examined."""
+    """Effective context of each model, if several were examined."""
+    threshold_percent: Annotated[float, _THRESHOLD] | None = left_out()
+    """Largest difference from the baseline's perplexity that counts as none, in percent."""
 
     @property
     def interval(self) -> tuple[int | None, int | None] | None:
@@ -278,7 +287,7 @@ class Tried(NamedTuple):
 class ThresholdContext(ContextRecord):
     """Effective context of all targets."""
 
-    threshold_percent: Annotated[float, in_range(0, 99.9, "a number from 0 to 99.9")]
+    threshold_percent: Annotated[float, _THRESHOLD] = field()
     """Largest difference from the baseline's perplexity that counts as none, in percent."""
 
 
@@ -311,6 +320,18 @@ class TruncationGroup(GroupRecord[TruncationEffect]):
     conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
     effective_context: ContextRecord
     """As below, of these targets alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminedModel(Record):
+    """One of several models that were examined together."""
+
+    name: str
+    """Its name."""
+    seed: Any = None
+    """The seed that it was trained with."""
+    nats: Number
+    """Its nats of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,7 +388,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     batch_size: CountFrom1 = 1
     """Rows in which the text was read for the infinite context; of more than one, that context is at least
     `maximum_context`."""
-    models: tuple[Any, ...] = ()
+    models: tuple[ExaminedModel, ...] = left_out(())
     """Only of a set of models, [below](#several-models)."""
 
     @property
@@ -434,19 +455,23 @@ class PicturedFigures(ExaminationFigures[PicturedEffect]):
     """Its picture."""
 
 
-EXPERIMENTS: dict[str, Any] = {
-    "truncate": TruncationFigures,
-    "shuffle": ExaminationFigures[SpanEffect],
-    "reverse": ExaminationFigures[SpanEffect],
-    "replace": ExaminationFigures[SpanEffect],
-    "drop": ExaminationFigures[DropEffect],
-    "drop-target": ExaminationFigures[NamedEffect],
-    "drop-distant": ExaminationFigures[DistantEffect],
-    "replace-target": ExaminationFigures[ReplacementEffect],
-    "cache": ExaminationFigures[CacheEffect],
-}
-"""The experiments of the paper, in the order in which they are shown; others come after them with their pictures."""
 TRUNCATE, CACHE = "truncate", "cache"
+EFFECTS: dict[str, type[EffectRecord]] = {
+    TRUNCATE: TruncationEffect,
+    "shuffle": SpanEffect,
+    "reverse": SpanEffect,
+    "replace": SpanEffect,
+    "drop": DropEffect,
+    "drop-target": NamedEffect,
+    "drop-distant": DistantEffect,
+    "replace-target": ReplacementEffect,
+    CACHE: CacheEffect,
+}
+"""The conditions of the paper's experiments, in the order in which they are shown; others come after them."""
+EXPERIMENTS: dict[str, Any] = {name: ExaminationFigures[effect] for name, effect in EFFECTS.items()} | {
+    TRUNCATE: TruncationFigures
+}
+"""The figures of these experiments. Others have pictures (`PicturedFigures`), or are no more than their conditions."""
 
 
 def conditions_with(conditions: Sequence[C], **parameters: object) -> list[C]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from backstory.results.common import Figures, UnknownTokens
@@ -11,12 +11,15 @@ from backstory.results.validation import (
     NOT_EMPTY,
     Count,
     CountFrom1,
+    Json,
     JsonObject,
     Name,
     Number,
     Positive,
     Record,
     Weight,
+    left_out,
+    other_keys,
 )
 
 
@@ -85,17 +88,23 @@ class ExplanationFigures(UnknownTokens, Figures):
     """As for an evaluation."""
     against: str | None = None
     """The reader or model that it was compared with."""
-    against_weights: Any = None
+    against_weights: Any = left_out()
     """SHA-256 of the weights of that ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
+    settings: Any = left_out()
+    """Settings of the cache, buffer or memory that is explained; for these only."""
     nats_per_token: Number | None = None
     """Score of the passage alone."""
     perplexity: Number | None = None
     """Its exponential."""
-    against_nats_per_token: Number | None = None
+    against_nats_per_token: Number | None = left_out()
     """The same figure of what it was compared with."""
-    found: CaseRecord | None = None
+    helped_percent: Number | None = left_out()
+    """Share of the words that the cache or buffer makes likelier, in percent; for these only."""
+    gate_percent: Number | None = left_out()
+    """Mean share of the buffer's prediction, in percent; for `explain buffer` only."""
+    found: CaseRecord | None = left_out()
     """The case of the cache that was looked for."""
-    weights: MemoryWeights | None = None
+    weights: MemoryWeights | None = left_out()
     """Weights over time; for `explain memory` only."""
     passage: Passage
     """`title`, `note`, `words` and `layers` ([reports.md](reports.md#a-passage-as-json))."""
@@ -135,13 +144,14 @@ class MemorySettings(Record):
 
     slots: CountFrom1
     """Slots of the memory."""
+    more: Json = other_keys()
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryExplanation(ExplanationFigures):
     """Passage of `explain memory`, with what the heads of the memory did."""
 
-    settings: MemorySettings
+    settings: MemorySettings = field()
     """The memory's settings, `slots` among them."""
     window: Count
     """Slots of a window."""
@@ -204,9 +214,9 @@ class ComparedReader(Record):
     """Its score of the stretch."""
     perplexity: Positive
     """The exponential of it."""
-    weights: Any = None
+    weights: Any = left_out()
     """As in the provenance, of the run that it reads with. Absent from older results."""
-    weights_file: Any = None
+    weights_file: Any = left_out()
     """Likewise."""
 
 

@@ -26,6 +26,7 @@ from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, SCHEMA
 
 F = TypeVar("F", bound=Figures, covariant=True)
+W = TypeVar("W", bound=Figures)
 DEEPEST = 50
 """Levels of lists and objects in a result."""
 _HALF = re.compile("[\ud800-\udfff]")
@@ -105,6 +106,10 @@ class Result(Displayable, Generic[F]):
     """The command that makes a stale result anew."""
     path: Path | None = field(default=None, compare=False)
     """The file, where there is one."""
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
     @property
     def label(self) -> str:
@@ -206,18 +211,15 @@ def result_in(folder: Path, path: Path) -> Result[Any]:
     return replace(result_from(read_text(path, folder), str(path)), source=source, path=path)
 
 
-def write_result(
-    folder: Path | None, kind: str, name: str, figures: Figures | JsonObject, provenance: JsonObject
-) -> JsonObject:
-    """Write `result.json` into the folder, made if need be, and return its content. Without a folder write nothing.
+def write_result(folder: Path | None, name: str, figures: W, provenance: Json) -> Result[W]:
+    """Write the figures of a run or model of this name as `result.json` into the folder, made if need be; return the result.
 
-    Figures are a record; a dictionary where parts from outside may add fields, as experiments and explanations do.
+    Without a folder nothing is written. Raises WrongValue for a provenance that no reader would take.
     """
-    values = figures.to_dict() if isinstance(figures, Figures) else figures
-    result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": values, "provenance": provenance}
+    result = Result(figures.kind, name, figures, convert(ProvenanceRecord, provenance, "provenance"), RESULT)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_atomically(folder / RESULT, f"{result.to_json()}\n")
     return result
 
 

@@ -120,7 +120,7 @@ def _events(log: Sequence[Mapping[str, Any]], event: str, kind: type[R]) -> tupl
     for line in log:
         if line.get("event") == event:
             try:
-                records.append(convert(kind, line, ""))
+                records.append(convert(kind, {key: value for key, value in line.items() if key != "event"}, ""))
             except WrongValue:
                 continue
     return tuple(records)

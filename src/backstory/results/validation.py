@@ -1,8 +1,9 @@
 """Records as dataclasses whose type hints say what JSON must hold: read, checked, written and documented from one declaration.
 
-The same rule as for settings (`config.strict`), but for files that another version or another person wrote: keys that a record
-does not name are ignored, a field with a default may be missing, and the first fault is said with its path. A field's key is
-its name, less the underscore of words that Python keeps for itself (`from_`); its meaning is the text below it.
+The same rule as for settings (`config.strict`), but for files that another version or another person wrote: a field with a
+default may be missing, and the first fault is said with its path. Keys that a record does not name are ignored, unless it
+declares a field for them (`other_keys`). A field's key is its name, less the underscore of words that Python keeps for itself
+(`from_`); its meaning is the text below it.
 """
 
 import dataclasses
@@ -33,6 +34,27 @@ class Absent(Enum):
 
 
 ABSENT = Absent.ABSENT
+
+
+_LEFT_OUT, _OTHER_KEYS = "left out", "other keys"
+
+
+def left_out(default: Any = None) -> Any:
+    """Return the default of a field that is written only where its value is another."""
+    return dataclasses.field(default=default, metadata={_LEFT_OUT: True})
+
+
+def other_keys() -> Any:
+    """Return the default of the field that holds what the record does not name, by key: what plugins and later versions add.
+
+    These values stand beside the record's own in the file.
+    """
+    return dataclasses.field(default_factory=dict, metadata={_OTHER_KEYS: True})
+
+
+def holds_other_keys(field: dataclasses.Field) -> bool:
+    """Return True for the field of a record that has no key of its own."""
+    return bool(field.metadata.get(_OTHER_KEYS))
 
 
 class WrongValue(ValueError):
@@ -112,10 +134,23 @@ class Record(Displayable):
         """Return the type that these values are of: a record with more fields where they say so."""
         return cls
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record with the values of these keys; those that it does not name go to its field for `other_keys`."""
+        named = {key_of(f): f.name for f in dataclasses.fields(cls) if not holds_other_keys(f)}
+        own = {named[key]: value for key, value in values.items() if key in named}
+        return cls(**own, **_others(cls, {key: value for key, value in values.items() if key not in named}))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values, without the fields that are ABSENT."""
-        values = {key_of(f): getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: _json(value) for name, value in values.items() if value is not ABSENT}
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if holds_other_keys(field):
+                values |= value
+            elif value is not ABSENT and not (field.metadata.get(_LEFT_OUT) and value == field.default):
+                values[key_of(field)] = value
+        return {key: json_values(value) for key, value in values.items()}
 
 
 def key_of(field: dataclasses.Field) -> str:
@@ -123,12 +158,19 @@ def key_of(field: dataclasses.Field) -> str:
     return field.name.removesuffix("_")
 
 
-def _json(value: Any) -> Any:
+def _others(kind: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the argument of a record that holds the values it does not name; none where it has no field for them."""
+    field = next((field for field in dataclasses.fields(kind) if holds_other_keys(field)), None)
+    return {} if field is None else {field.name: dict(values)}
+
+
+def json_values(value: Any) -> Any:
+    """Return a record, or what holds records, as JSON values."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {name: _json(inner) for name, inner in value.items()}
-    return [_json(inner) for inner in value] if isinstance(value, tuple | list) else value
+        return {name: json_values(inner) for name, inner in value.items()}
+    return [json_values(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 _hints = cache(typing.get_type_hints)
@@ -220,7 +262,10 @@ def _record(kind: type[Record], value: Any, path: str, variables: Mapping[Any, A
     _expect(isinstance(value, dict), path, "an object")
     kind = kind.variant(value)
     hints, values = _hints(kind, include_extras=True), {}
-    for field in dataclasses.fields(kind):
+    named = [field for field in dataclasses.fields(kind) if not holds_other_keys(field)]
+    keys = {key_of(field) for field in named}
+    values |= _others(kind, {name: inner for name, inner in value.items() if name not in keys})
+    for field in named:
         name = key_of(field)
         child_path = f"{path}.{name}" if path else name
         if name in value:

@@ -117,9 +117,10 @@ class MetricsLog:
 
 
 def read_events(path: Path, event: str) -> list[dict[str, Any]]:
-    """Return the events of one kind, in order."""
+    """Return the values of the events of one kind, in order."""
     with open(path, encoding="utf-8") as file:
-        return [e for line in file if (e := json.loads(line)).get("event") == event]
+        records = [json.loads(line) for line in file]
+    return [{k: v for k, v in record.items() if k != "event"} for record in records if record.get("event") == event]
 
 
 class Tracker(Protocol):

@@ -17,20 +17,19 @@ from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
 from backstory.config.scores import advice, perplexity
-from backstory.config.small_file import read_small
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say
 from backstory.data import Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
-from backstory.results.evaluation_record import EpochRecord
-from backstory.results.result_file import write_result
+from backstory.results.common import OverlapRecord, UnknownTokens
+from backstory.results.evaluation_record import EpochRecord, TrainingFigures, TrainingTokens
+from backstory.results.result_file import Result, result_or_none, write_result
 from backstory.runs.run import corpus_places, tensors_hash, weights
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
-from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now, provenance
@@ -57,15 +56,15 @@ def train(
     allow_equal_splits: bool = False,
     callbacks: Sequence[Callable[[EpochRecord], object] | object] = (),
     console: Console | None = None,
-) -> dict[str, Any]:
-    """Train a model into the folder `out` and return the content of its result.json.
+) -> Result[TrainingFigures] | None:
+    """Train a model into the folder `out` and return its result.
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
     `metrics`); `track` names trackers beside metrics.jsonl; `init_from` is a run whose best weights a new one begins with. A
     corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. `callbacks` are functions
     that receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one fails, the
     training is saved and ends with a UserError that names it. Under `torchrun` every
-    rank calls this; all but the first write nothing and return an empty dictionary. Raises UserError before anything is
+    rank calls this; all but the first write nothing and return None. Raises UserError before anything is
     written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
     down, Stopped after a signal.
     """
@@ -97,7 +96,7 @@ def train(
             save_first = bool(changed) or initial_run is not None
             if not ranks.first:
                 _run_loop(trainer, Events(), make_console(quiet=True), save_first)
-                return {}
+                return None
 
             _announce(console, trainer, mode)
             trainer.folder = open_folder(out, config, mode, in_place)
@@ -109,7 +108,7 @@ def train(
                 _run_loop(trainer, log, console, save_first)
                 origin["seconds"] = round(trainer.progress.seconds, 1)
                 origin |= {"ended": now(), **_best_hashes(trainer)}
-                return write_result(out, "training", out.name, _figures(trainer), origin)
+                return write_result(out, out.name, _figures(trainer), origin)
 
 
 def _check_arguments(
@@ -178,13 +177,10 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool)
         )
 
 
-def _finished_result(folder: RunFolder) -> dict[str, Any] | None:
+def _finished_result(folder: RunFolder) -> Result[TrainingFigures] | None:
     """Return the result of a finished run; None if it is missing or damaged, and has to be written again."""
-    try:
-        result = parse(read_small(folder.path / RESULT, inside=folder.path))
-    except (OSError, ValueError):
-        return None
-    return result if conforms(result, dict[str, Any]) and conforms(result.get("figures"), dict[str, Any]) else None
+    result = result_or_none(folder.path / RESULT)
+    return result if result is not None and isinstance(result.figures, TrainingFigures) else None
 
 
 def _write_provenance(trainer: Trainer, changed: frozenset[str], initial_run: dict[str, str] | None) -> dict[str, Any]:
@@ -276,30 +272,29 @@ def _unit(trainer: Trainer) -> str:
     return f"answer {unit}" if trainer.config.training.answer_loss_only else unit
 
 
-def _figures(trainer: Trainer) -> dict[str, Any]:
-    """Return the figures of a training result, as docs/results.md describes them."""
-    curve = read_events(trainer.folder.metrics, "epoch")
-    for epoch in curve:
-        del epoch["event"]
+def _figures(trainer: Trainer) -> TrainingFigures:
+    """Return the figures of a training."""
+    path = trainer.folder.metrics
+    curve = [EpochRecord.read(event, str(path)) for event in read_events(path, "epoch")]
     progress, dataset = trainer.progress, trainer.dataset
     scored = {name: split.ids for name, split in dataset.splits.items()}
     if trainer.config.training.answer_loss_only:
         scored = {name: ids[dataset.answer_mask(ids)] for name, ids in scored.items()}
     assert progress.best_nats is not None
-    overlap = overlaps(dataset)
-    speeds = [epoch["tokens_per_second"] for epoch in curve]
+    speeds = [epoch.tokens_per_second for epoch in curve if epoch.tokens_per_second is not None]
     if not speeds:
         speeds = [round(progress.epoch_tokens / progress.epoch_seconds, 1)]
-    return {
-        "parameters": count_parameters(trainer.model),
-        "epochs": progress.epoch - 1,  # a repaired log has lines on fewer
-        "best_epoch": progress.best_epoch,
-        "valid_nats": progress.best_nats,
-        "valid_perplexity": perplexity(progress.best_nats),
-        "unit": _unit(trainer),
-        "tokens": {name: len(ids) for name, ids in scored.items()},
-        "unknown": {name: unknown_share(dataset.vocabulary, s).figures() for name, s in dataset.splits.items()},
-        "overlap": None if overlap is None else [one.figures() for one in overlap],
-        "tokens_per_second": statistics.median(speeds),
-        "curve": curve,
-    }
+    shares = {name: unknown_share(dataset.vocabulary, split) for name, split in dataset.splits.items()}
+    return TrainingFigures(
+        parameters=count_parameters(trainer.model),
+        epochs=progress.epoch - 1,  # a repaired log has lines on fewer
+        best_epoch=progress.best_epoch,
+        valid_nats=progress.best_nats,
+        valid_perplexity=perplexity(progress.best_nats),
+        unit=_unit(trainer),
+        tokens=TrainingTokens.of({name: len(ids) for name, ids in scored.items()}),
+        unknown={name: UnknownTokens.counted(share) for name, share in shares.items()},
+        overlap=OverlapRecord.measured(overlaps(dataset)),
+        tokens_per_second=statistics.median(speeds),
+        curve=tuple(curve),
+    )

@@ -247,24 +247,24 @@ class Trainer:
         progress.seconds += seconds
         progress.validation_seconds += seconds
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
-        values: dict[str, Any] = {
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "train_nats": figures.pop("nats"),
-            "valid_nats": nats,
-            "valid_perplexity": perplexity(nats),
-            "learning_rate": self._learning_rate(),
-            "averaging": averaging,
-            "finetuning": progress.finetuning,
-            "seconds": round(progress.seconds, 1),
-            "tokens_per_second": round(progress.epoch_tokens / progress.epoch_seconds, 1),
-            "best": best,
-            **figures,
+        epoch = EpochRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            train_nats=figures.pop("nats"),
+            valid_nats=nats,
+            valid_perplexity=perplexity(nats),
+            learning_rate=self._learning_rate(),
+            averaging=averaging,
+            finetuning=progress.finetuning,
+            seconds=round(progress.seconds, 1),
+            tokens_per_second=round(progress.epoch_tokens / progress.epoch_seconds, 1),
+            best=best,
             **metrics,
-        }
-        log.write("epoch", **values)
-        display.epoch(values)
-        self.callbacks.epoch(self.folder.path, EpochRecord.read(values, "the epoch"), progress.step)
+            means=figures,
+        )
+        log.write("epoch", **epoch.to_dict())
+        display.epoch(epoch)
+        self.callbacks.epoch(self.folder.path, epoch, progress.step)
         stages.end_epoch(progress, settings, nats, best)
         if self.average is None and stages.averaging_due(progress, settings):
             self.average = WeightAverage(self.parameters)

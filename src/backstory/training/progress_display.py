@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from backstory.config.scores import IN_BITS, bits, perplexity
 from backstory.config.terminal import say
+from backstory.results.evaluation_record import EpochRecord
 
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress."""
@@ -73,18 +74,18 @@ class Display:
         """Show the mean nats of the last steps and their tokens per second."""
         self._bar.update(self._task, figures=f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s")
 
-    def epoch(self, values: dict[str, Any]) -> None:
+    def epoch(self, epoch: EpochRecord) -> None:
         """Print the line of an epoch."""
-        mark = "  best" if values["best"] else ""
+        mark = "  best" if epoch.best else ""
         answers = ""
-        if "answers" in values:
-            answers = f"  {values['answers']['token_accuracy']:.1%} of answers right"
-        averaging = "  averaged" if values["averaging"] else ""
+        if epoch.answers is not None:
+            answers = f"  {epoch.answers.token_accuracy:.1%} of answers right"
+        averaging = "  averaged" if epoch.averaging else ""
         say(
             self.console,
-            f"epoch {values['epoch']:3d}  train {self._measure} {self._figure(values['train_nats'])}"
-            f"  valid {self._figure(values['valid_nats'])}  {values['tokens_per_second']:,.0f} tokens/s"
-            f"  {values['seconds']:,.0f} s in all{answers}{averaging}{mark}",
+            f"epoch {epoch.epoch:3d}  train {self._measure} {self._figure(epoch.train_nats)}"
+            f"  valid {self._figure(epoch.valid_nats)}  {epoch.tokens_per_second:,.0f} tokens/s"
+            f"  {epoch.seconds:,.0f} s in all{answers}{averaging}{mark}",
         )
 
     def _share(self) -> str:

@@ -94,7 +94,7 @@ class PlannedSweep:
         keep_all: bool = False,
         data_dir: Path | None = None,
         console: Console | None = None,
-    ) -> dict[str, Any]:
+    ) -> Result[SearchFigures]:
         """Work until so many trials have ended, here or in processes beside this one; return the result.
 
         Raises UserError before anything is written (a corpus, a device or the storage is missing), and when the storage fails
@@ -132,10 +132,10 @@ class PlannedSweep:
             with folder.claims():
                 figures = _search_figures(study, folder, sweep, self.space)
                 origin = _provenance(sweep, folder, started, figures)
-                return write_result(folder.path, "search", folder.path.resolve().name, figures, origin)
+                return write_result(folder.path, folder.path.resolve().name, figures, origin)
 
 
-def read_sweep(path: Path, storage: str | None = None) -> dict[str, Any]:
+def read_sweep(path: Path, storage: str | None = None) -> Result[SearchFigures]:
     """Return the result of a sweep so far, of kind search; nothing is written. Raises UserError."""
     check_installed()
     folder = SweepFolder(path)
@@ -149,7 +149,7 @@ def read_sweep(path: Path, storage: str | None = None) -> dict[str, Any]:
     with failing_storage(folder, sweep):
         study = open_study(open_storage(folder, url), folder, sweep, make=False)
         figures = _search_figures(study, folder, sweep, parameters)
-    return write_result(None, "search", path.resolve().name, figures, _provenance(sweep, folder, None, figures))
+    return write_result(None, path.resolve().name, figures, _provenance(sweep, folder, None, figures))
 
 
 def _count(done: int, total: int, processes: int) -> str:

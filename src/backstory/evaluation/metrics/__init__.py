@@ -43,9 +43,8 @@ class MetricSet:
             metric.update(scored)
 
     def results(self) -> dict[str, Any]:
-        """Return the section of every known metric; None for one that does not apply."""
-        sections = {kind.name: None for kind in METRICS if kind is not PerToken}
-        return sections | {metric.name: result for metric in self if (result := metric.result()) is not None}
+        """Return the section of every metric that applies and has one."""
+        return {metric.name: result for metric in self if (result := metric.result()) is not None}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

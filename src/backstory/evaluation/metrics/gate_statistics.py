@@ -18,6 +18,7 @@ from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Interpolation, Precision, Prediction, Tempered
+from backstory.results.evaluation_record import PolicyRecord
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))
@@ -94,22 +95,22 @@ class GateStatistics(Metric):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.tokens = state["sums"], state["tokens"]
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> PolicyRecord:
         """Return means per token, and perplexities: each part alone, the oracle, other temperatures, a constant gate."""
         mean = {name: total / self.tokens for name, total in self.sums.items()}
         best = min(CONSTANTS, key=lambda share: mean[f"constant {share:g}"])
-        return {
-            "utilization": mean["pou"],
-            "mean_lambda": mean["lambda"],
-            "mean_reward": mean["reward"],
-            "win_share": mean["wins"],
-            "p_perplexity": perplexity(mean["p"]),
-            "q_perplexity": perplexity(mean["q"]),
-            "oracle_perplexity": perplexity(mean["oracle"]),
-            "best_constant_lambda": best,
-            "best_constant_perplexity": perplexity(mean[f"constant {best:g}"]),
-            "temperatures": {f"{t:g}": perplexity(mean[f"temperature {t:g}"]) for t in TEMPERATURES},
-        }
+        return PolicyRecord(
+            utilization=mean["pou"],
+            mean_lambda=mean["lambda"],
+            mean_reward=mean["reward"],
+            win_share=mean["wins"],
+            p_perplexity=perplexity(mean["p"]),
+            q_perplexity=perplexity(mean["q"]),
+            oracle_perplexity=perplexity(mean["oracle"]),
+            best_constant_lambda=best,
+            best_constant_perplexity=perplexity(mean[f"constant {best:g}"]),
+            temperatures={f"{t:g}": perplexity(mean[f"temperature {t:g}"]) for t in TEMPERATURES},
+        )
 
 
 def _blended(log_p: Tensor, log_q: Tensor, gates: Tensor) -> Tensor:

@@ -17,6 +17,18 @@ from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.evaluation.token_scores import token_scores
 from backstory.models import Precision
 from backstory.readers.base import places_of
+from backstory.results.evaluation_record import (
+    AnswersRecord,
+    CurveRecord,
+    KindCosts,
+    LengthAnswers,
+    MemoryRange,
+    MemoryRecord,
+    NewTokens,
+    ReaderScore,
+    RecencyRange,
+    RecencyRecord,
+)
 
 
 class Metric(ABC):
@@ -39,7 +51,7 @@ class Metric(ABC):
 
     @abstractmethod
     def result(self) -> Any:
-        """Return the section of the result, in plain values (docs/results.md); None if there is none."""
+        """Return the section of the result: a record, or plain values (docs/results.md); None if there is none."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was measured so far, in plain values."""
@@ -96,8 +108,9 @@ class StackLikelihood(SummingMetric):
                 with self.precision.context(log_prob.device):
                     log_prob = prediction.log_prob(block.targets)
 
-    def result(self) -> list[dict[str, Any]]:
-        return [gain(name, total / self.tokens) for name, total in zip(self.names, self.sums.tolist(), strict=True)]
+    def result(self) -> tuple[ReaderScore, ...]:
+        totals = zip(self.names, self.sums.tolist(), strict=True)
+        return tuple(ReaderScore.of_nats(name, total / self.tokens) for name, total in totals)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"tokens": self.tokens}
@@ -105,11 +118,6 @@ class StackLikelihood(SummingMetric):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.tokens = int(state["tokens"])
-
-
-def gain(name: str, nats: float) -> dict[str, Any]:
-    """Return the likelihood of one reader as results have it."""
-    return {"name": name, "nats_per_token": nats, "perplexity": perplexity(nats)}
 
 
 FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -163,21 +171,23 @@ class Recency(NatsByDistance):
     def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self:
         return cls(setup.split.ids, options.batch_size, setup.reader.block)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> RecencyRecord:
         counts, distances, nats = self.summed()[0], self.summed(self.distance)[0], self.nats()[0]
-
-        def costs(column: int) -> dict[str, Any]:
-            tokens = int(counts[column])
-            return {"tokens": tokens, "nats": float(nats[column]) / tokens if tokens else None}
-
-        return {
-            "new": costs(0),
-            "bins": [
-                {**ends(column), "distance": float(distances[column] / counts[column]), **costs(column)}
-                for column in range(1, COLUMNS)
-                if counts[column]
-            ],
-        }
+        new = int(counts[0])
+        bins = [
+            RecencyRange(
+                **ends(column),
+                distance=float(distances[column] / counts[column]),
+                tokens=int(counts[column]),
+                nats=float(nats[column]) / int(counts[column]),
+            )
+            for column in range(1, COLUMNS)
+            if counts[column]
+        ]
+        return RecencyRecord(
+            new=NewTokens(tokens=new, nats=float(nats[0]) / new if new else None),
+            bins=tuple(bins),
+        )
 
 
 class MemoryCurve(NatsByDistance):
@@ -195,7 +205,7 @@ class MemoryCurve(NatsByDistance):
         truth = setup.dataset.truth(setup.split.name)
         return None if truth is None else cls(truth, setup.reader.block)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> MemoryRecord:
         counts, exact, distances = (self.summed(w) for w in (None, self.truth.exact, self.truth.distance))
         nats = self.nats()
 
@@ -204,35 +214,36 @@ class MemoryCurve(NatsByDistance):
             mean, least = (float(sums[cells].sum()) / tokens for sums in (nats, exact))
             return {"tokens": tokens, "nats": mean, "exact": least, "excess": mean - least}
 
-        def bins(kind: int) -> list[dict[str, Any]]:
-            return [
-                {
+        def bins(kind: int) -> tuple[MemoryRange, ...]:
+            return tuple(
+                MemoryRange(
                     **ends(column),
-                    "distance": float(distances[kind, column] / counts[kind, column]),
+                    distance=float(distances[kind, column] / counts[kind, column]),
                     **costs(kind, column),
-                }
+                )
                 for column in range(1, COLUMNS)
                 if counts[kind, column]
-            ]
+            )
 
         whole = costs(slice(None))
         kinds = [(number, kind) for number, kind in enumerate(self.truth.kinds) if counts[number].any()]
-        return {
-            "exact_nats_per_token": whole["exact"],
-            "exact_perplexity": perplexity(whole["exact"]),
-            "excess_nats_per_token": whole["excess"],
-            "kinds": [{"kind": kind, **costs(number)} for number, kind in kinds],
-            "curves": [
-                {"kind": kind, "forgotten": self.truth.forgotten[kind], "bins": bins(number)}
-                for number, kind in kinds
-                if kind in self.truth.forgotten
-            ],
-        }
+        curves = [
+            CurveRecord(kind=kind, forgotten=self.truth.forgotten[kind], bins=bins(number))
+            for number, kind in kinds
+            if kind in self.truth.forgotten
+        ]
+        return MemoryRecord(
+            exact_nats_per_token=whole["exact"],
+            exact_perplexity=perplexity(whole["exact"]),
+            excess_nats_per_token=whole["excess"],
+            kinds=tuple(KindCosts(kind=kind, **costs(number)) for number, kind in kinds),
+            curves=tuple(curves),
+        )
 
 
-def ends(column: int) -> dict[str, int | None]:
-    """Return the least and the largest distance of a bin, by its column."""
-    return {"from": FROM[column - 1], "to": FROM[column] - 1 if column < len(FROM) else None}
+def ends(column: int) -> dict[str, Any]:
+    """Return the ends of a range of distances, by its column."""
+    return {"from_": FROM[column - 1], "to": FROM[column] - 1 if column < len(FROM) else None}
 
 
 def last_seen(ids: np.ndarray, row: int) -> np.ndarray:
@@ -291,13 +302,13 @@ class AnswerAccuracy(SummingMetric):
         """Return the mean nats of an answer token."""
         return float(self.sums[0].sum() / self.answer_tokens.sum())
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> AnswersRecord:
         lengths = self.answers.lengths
-        by_length = [{"length": int(n), **self._of(lengths == n)} for n in np.unique(lengths)]
-        return {"task": self.answers.task, **self._of(np.ones(len(lengths), bool)), "lengths": by_length}
+        by_length = tuple(LengthAnswers(length=int(n), **self._of(lengths == n)) for n in np.unique(lengths))
+        return AnswersRecord(task=self.answers.task, **self._of(np.ones(len(lengths), bool)), lengths=by_length)
 
     def _of(self, documents: np.ndarray) -> dict[str, Any]:
-        """Return the figures of some documents, a mask (documents,)."""
+        """Return the fields of AnswerCounts for some documents, a mask (documents,)."""
         nats, tokens, bits = self.sums[:, documents].sum(1).tolist()
         answers = self.answer_tokens[documents]
         # All answer tokens are symbols, but for the end, which repeat-copy asks for too.
