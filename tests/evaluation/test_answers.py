@@ -24,7 +24,7 @@ from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.base import blocks
 from backstory.reports import read, trainings_table
 from backstory.reports.phrases import ranking, summary
-from backstory.results.evaluation_record import AnswersRecord, TrainingFigures
+from backstory.results.evaluation_record import TrainingFigures
 from backstory.training import train
 
 SETTINGS = AlgorithmConfig(bits=2, longest=3, documents=60, held_out=12)
@@ -166,7 +166,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert longer.provenance.corpus.fingerprint != result.provenance.corpus.fingerprint
     bs.report([run], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert f"audited; {AnswersRecord.read(answers, 'x').in_words()}." in page
+    assert f"audited; {answers.in_words()}." in page
     assert "<h2>Answers</h2>" in page and "synthetic documents of copy: 5 and 9 symbols of 2 bits" in page
     assert ranking([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):

@@ -157,7 +157,7 @@ def test_an_interval_is_over_documents_not_tokens() -> None:
     means = np.random.default_rng(1).normal(size=12)
     found = gains.interval(np.repeat(means, 50), np.repeat(np.arange(12), 50))
     expected = paired_interval(means)
-    assert found == {"gain": pytest.approx(expected.value), "low": pytest.approx(expected.low),
+    assert found.to_dict() == {"gain": pytest.approx(expected.value), "low": pytest.approx(expected.low),
                      "high": pytest.approx(expected.high)}  # fmt: skip
     few = gains.interval(np.repeat(means[: ENOUGH - 1], 50), np.repeat(np.arange(ENOUGH - 1), 50))
     assert (few.low, few.high) == (None, None)
@@ -201,9 +201,7 @@ def layers(passage: Passage) -> dict[str, Any]:
 
 
 def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
-    result = bs.explain(run, "reading", split="train", at=10, tokens=600, words=30, passage=(12, 600), **THREE)[
-        "figures"
-    ]
+    result = bs.explain(run, "reading", split="train", at=10, tokens=600, words=30, passage=(12, 600), **THREE).figures
     nats = {name: scores(run, name, tmp_path) for name in ("bias:forget=0.1", "bias", "static")}
     dataset = prepare(load_run(run).config.text)
     one, two = result.passages
