@@ -252,7 +252,7 @@ MISTAKES = [
         r"no explanation 'surprise' \(did you mean 'surprisal'\?\); `backstory ls explanations` lists",
     ),
     ("explain reading", r"^name the run's folder: `backstory explain reading RUN`$"),
-    ("explain reading nowhere --reader static", r"static would be compared with itself; name two different readers"),
+    ("explain reading run --reader static", r"static would be compared with itself; name two different readers"),
     ("explain --words 9 reading run", r"`reading` has flags of its own; write it right after `backstory explain`$"),
     ("explain reading run --reader statik", r"no reader 'statik' \(did you mean 'static'\?\); `backstory ls readers`"),
     ("explain reading run --passage x", r"--passage must be a whole number, not 'x'"),

@@ -1,8 +1,69 @@
-"""How long work is told of where there is no terminal."""
+"""Progress where there is no terminal: what a command does within the first second, then a line a minute."""
+
+import subprocess
+import sys
 
 import pytest
+from commands import Command, process
+from tiers import fast_then_full
 
 from backstory.cli import command_line as progress
+
+SLOW = {
+    "train demo --out new": "training demo in new",
+    "evaluate run": "reading test with run",
+    "evaluate run good.txt": "reading good.txt with run",
+    "examine run": "examining truncate of run",
+    "explain surprisal run": "explaining surprisal of run",
+    "explain reading run --reader cache": "comparing readers of run",
+    "generate run": "loading run",
+    "read run": "loading run",
+    "reader statistics run": "collecting statistics of run",
+    "reader tune run --reader cache": "tuning cache for run",
+    "reader train run": "training three-level for run",
+    "reader audit run": "auditing static of run",
+    "export run": "exporting run",
+    "report run": "writing report.html",
+    "sweep run demo --space demo": "planning a sweep of demo over demo",
+    "sweep show run": "reading the trials of run",
+    "reproduce base": "planning base, small scale",
+    "ls readers": "collecting the readers",
+    "demo": "training, reading and examining a small model in runs/demo; this takes some minutes",
+}
+"""Commands that take more than a second, and what they say at once."""
+
+WITHOUT_TORCH = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "numpy", "optuna"):
+            sys.stderr.flush()
+            raise SystemExit(9)
+
+sys.meta_path.insert(0, Absent())
+from backstory.cli.main import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""The command line, which ends where it would load a library that takes seconds."""
+
+
+@pytest.mark.usefixtures("run_copy")
+@pytest.mark.parametrize("line", fast_then_full(list(SLOW), ["evaluate run", "report run", "sweep show run"]))
+def test_a_slow_command_says_what_it_does_before_it_loads_what_is_slow(line: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines() == [f"backstory: {SLOW[line]}"] and done.stdout == "", done
+
+
+@pytest.mark.parametrize("line", ["evaluate nowhere", "explain surprisal nowhere", "examine nowhere"])
+def test_an_absent_run_is_one_line_before_anything_is_loaded(line: str, desk: object) -> None:
+    out, err = process(*line.split()).communicate(timeout=60)
+    assert out == "" and err.startswith("backstory: there is no run folder nowhere; train one") and err.count("\n") == 1
+
+
+def test_nothing_is_announced_where_all_is_loaded(command: Command, run_copy: object) -> None:
+    assert command("generate", "run", "--tokens", "2").err == ""
 
 
 def test_off_a_terminal_there_is_a_line_every_minute(

@@ -52,6 +52,19 @@ def test_without_a_terminal_it_prints_a_line_a_minute(clock: Clock) -> None:
     ]  # and none at the end
 
 
+@pytest.mark.parametrize(
+    "epoch_tokens, said", [(30_000, ["an epoch takes about 0:01:00, and its validation"]), (300, [])]
+)
+def test_after_ten_steps_it_says_how_long_an_epoch_takes(clock: Clock, epoch_tokens: int, said: list[str]) -> None:
+    console = Console(file=io.StringIO())
+    display = Display(console, 90_000, 0, epoch_tokens=epoch_tokens)
+    with display.shown():
+        for step in range(12):
+            clock.seconds += 0.2 if step else 9.0  # the first step is slow
+            display.advance("epoch 1/3", 100)
+    assert lines(console)[1:] == said
+
+
 def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     display = Display(console, 100_000, 0)
@@ -74,4 +87,4 @@ def test_a_training_says_how_far_it_is(
     assert re.search(r"parameters, \d+ tokens of", text[0])
     assert re.fullmatch(r"training: 0\.0% of [\d,]+ tokens done; a line follows every minute", text[1])
     assert re.fullmatch(r"epoch 1/2: \d+\.\d% done, \d+ tokens/s, 0:\d\d:\d\d left", text[2])
-    assert [line.split()[:2] for line in text[3:]] == [["epoch", "1"], ["epoch", "2"]]
+    assert [line.split()[:2] for line in text[3:] if "takes about" not in line] == [["epoch", "1"], ["epoch", "2"]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import UserError
 from backstory.config.plugin_files import load_plugin, where
 
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print a line for each check; the exit code is 2 where one fails."""
     args = parse(CheckArguments, arguments, "check")
     file = args.file
+    announce(f"checking {file}")
     load_plugin(file, "`backstory check`")
     from backstory.plugins import registered_by
 

@@ -24,9 +24,10 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from backstory.cli import help_page
 from backstory.cli.mistakes import NONE, explain, takes_all_settings
 from backstory.cli.short_flags import expanded
-from backstory.config import UserError, nearest, validate
+from backstory.config import UserError, nearest, recipes, validate
 from backstory.config.errors import check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
+from backstory.config.process import first_here
 from backstory.config.terminal import make_console, printable_json
 
 T = TypeVar("T")
@@ -107,6 +108,18 @@ class JsonOutput:
 def print_json(value: Any) -> None:
     """Print a value, a result or what holds results as the JSON of `--json`."""
     print(printable_json(json.dumps(value, indent=1, allow_nan=False, default=methodcaller("to_dict"))))
+
+
+def announce(work: str, *runs: Path, slow: str = "torch") -> None:
+    """Say on standard error what a command does, before it loads the library that takes seconds, named by `slow`.
+
+    Raises UserError where a run that it works on is absent.
+    """
+    for run in runs:
+        if ":" not in str(run):  # a model from elsewhere
+            recipes.check_run_exists(run)
+    if sys.modules.get(slow) is None and first_here():
+        print(f"backstory: {work}", file=sys.stderr)
 
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."

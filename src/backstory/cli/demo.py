@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from backstory.cli import train
-from backstory.cli.command_line import parse, progress_bar
+from backstory.cli.command_line import announce, parse, progress_bar
 from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
 from backstory.config.formats import count, perplexity
 from backstory.config.terminal import make_console
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(DemoArguments, arguments, "demo")
     mode = train.run_mode(args.resume, args.overwrite)
 
+    announce(f"training, reading and examining a small model in {args.out}; this takes some minutes")
     from backstory.config.options import ExamineOptions, ExplainOptions
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate

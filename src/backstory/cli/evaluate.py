@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, ModelArguments, parse, print_json, progress_bar, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, progress_bar, typed_text
 from backstory.config import UserError, plural
 from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.text is not None and args.split is not None:
         raise UserError("a text has no splits; remove --split, or the text")
 
+    announce(f"reading {_text_name(args)} with {args.run}", args.run)
     from backstory.results.run_listing import runs_in
 
     runs = runs_in(args.run)
@@ -75,8 +76,12 @@ def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Resu
 
     if args.collect_statistics:
         _collect_statistics(args, run)
-    with progress_bar(f"reading {args.text or options.split}") as progress:
+    with progress_bar(f"reading {_text_name(args)}") as progress:
         return evaluate(run, options, progress)
+
+
+def _text_name(args: EvaluateArguments) -> str:
+    return args.text or args.split or "test"
 
 
 def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:

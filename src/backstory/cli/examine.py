@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, parse, print_json, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, progress_bar
 from backstory.config import UserError
 from backstory.config.options import ExamineOptions
 
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     if not options.runs:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
+    names = ", ".join(map(str, options.runs))
+    announce(f"examining {options.experiment} of {names}", *options.runs)
     from backstory.config.process import first_here
     from backstory.context import examine_run, examine_runs
     from backstory.training.distributed import joined

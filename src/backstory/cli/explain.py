@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, parse, print_json, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, progress_bar
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
 from backstory.config.options import CompareOptions, ExplainOptions
@@ -74,6 +74,7 @@ def explain_passage(arguments: Sequence[str]) -> int:
     if args.name == "reading":
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
+    announce(f"explaining {args.name} of {args.run}", args.run)
     from backstory import explanations
     from backstory.reports import render_passage
     from backstory.reports.phrases import passage_summary
@@ -94,6 +95,7 @@ def explain_reading(arguments: Sequence[str]) -> int:
     """Compare readers along a stretch of text."""
     args = parse(CompareReadersArguments, arguments, "explain reading")
 
+    announce(f"comparing readers of {args.run}", args.run)
     from backstory import explanations
     from backstory.reports import render_comparison
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class ExportArguments(JsonOutput):
 def main(arguments: Sequence[str]) -> int:
     args = parse(ExportArguments, arguments, "export")
 
+    announce(f"exporting {args.run}", args.run)
     from backstory.interop.exporting import CARD, export
 
     if find_spec("transformers") is not None:

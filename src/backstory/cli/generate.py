@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, ModelArguments, parse, print_json, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
 from backstory.config import UserError
 from backstory.config.options import Precision
 from backstory.config.strict import between
@@ -51,6 +51,7 @@ class GenerateArguments(JsonOutput, ModelArguments):
 def main(arguments: Sequence[str]) -> int:
     args = parse(GenerateArguments, arguments, "generate")
 
+    announce(f"loading {args.run}", args.run)
     from backstory.data.tokenizers.built_in import UNKNOWN
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE

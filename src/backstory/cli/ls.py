@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_type_hints
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import (
     ModelConfig,
     UserError,
@@ -60,13 +60,16 @@ def main(arguments: Sequence[str]) -> int:
         )
     if args.folder is not None:
         raise UserError(f"unexpected argument '{args.folder}'; only `backstory ls runs` takes a folder")
-    listed = {kind: KINDS[kind]() for kind in (KINDS if args.kind == "all" else (args.kind,))}
+    if args.kind in ("readers", "experiments", "explanations"):
+        announce(f"collecting the {args.kind}")
+    kinds = KINDS if args.kind == "all" else (args.kind,)
     if args.json:
-        print_json({kind: dict(entries) for kind, entries in listed.items()})
+        print_json({kind: dict(KINDS[kind]()) for kind in kinds})
         return 0
-    for kind, entries in listed.items():
+    for kind in kinds:
         if args.kind == "all":
-            print(kind)
+            print(kind, flush=True)
+        entries = KINDS[kind]()
         width = max(map(len, entries))
         for name, description in entries.items():
             print(f"  {name:<{width}}  {description}")
@@ -75,10 +78,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _runs(args: ListArguments) -> int:
     """List the runs in a folder."""
-    from backstory.reports.tables import Table, columns, to_text
-    from backstory.results.run_listing import list_runs
+    from backstory.results.run_listing import list_runs, run_folders
 
     folder = Path("runs") if args.folder is None else args.folder
+    if (many := len(run_folders(folder))) > 50:
+        announce(f"reading {many} runs in {folder}")
     runs = list_runs(folder)
     if args.sort == "changed":
         runs.sort(key=lambda run: run.changed or "", reverse=True)
@@ -90,6 +94,8 @@ def _runs(args: ListArguments) -> int:
     if not runs:
         print(f"{folder} holds no runs; `backstory train RECIPE --out FOLDER` makes one")
         return 0
+    from backstory.reports.tables import Table, columns, to_text
+
     headings = columns("run", "corpus", "parameters#", "epoch#", "validation#", "test#", "state", "last epoch (UTC)")
     print(to_text(Table(headings, tuple(_line(run) for run in runs if run.problem is None))))
     for run in runs:

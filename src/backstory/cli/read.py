@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, ModelArguments, parse, standard_input
+from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
 from backstory.config import plural
 from backstory.config.options import Precision
 from backstory.config.scores import UnknownShare, advice
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
     args = parse(ReadArguments, arguments, "read")
 
+    announce(f"loading {args.run}", args.run)
     from backstory.config.process import StopRequest
     from backstory.evaluation.session import session
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from backstory.cli.command_line import CorpusArguments, JsonOutput, dispatch, parse, print_json, progress_bar
+from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json, progress_bar
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
 from backstory.config.readers import GateSettings, MetaTraining
@@ -106,6 +106,7 @@ def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
 
 def statistics(arguments: Sequence[str]) -> int:
     args = parse(StatisticsArguments, arguments, "reader statistics")
+    announce(f"collecting statistics of {args.run}", args.run)
     path, how = collect(args)
     if args.json:
         sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
@@ -128,6 +129,7 @@ def collect(args: StatisticsArguments) -> "tuple[Path, Collected]":
 def tune(arguments: Sequence[str]) -> int:
     args = parse(TuneReaderArguments, arguments, "reader tune")
 
+    announce(f"tuning {'+'.join(args.reader) or 'dynamic'} for {args.run}", args.run)
     from backstory.readers.registry import parse_stack, stack_name
     from backstory.tuning.preparation import search_record, tune_reader
 
@@ -147,6 +149,7 @@ def tune(arguments: Sequence[str]) -> int:
 def train(arguments: Sequence[str]) -> int:
     args = parse(TrainReaderArguments, arguments, "reader train")
 
+    announce(f"training {args.name} for {args.run}", args.run)
     from backstory.config.scores import perplexity
     from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
@@ -197,6 +200,7 @@ def audit(arguments: Sequence[str]) -> int:
     """Audit the reader; return exit code 1 if it fails."""
     args = parse(AuditReaderArguments, arguments, "reader audit")
 
+    announce(f"auditing {'+'.join(args.reader) or 'static'} of {args.run}", args.run)
     from backstory.evaluation.evaluation import audit_reader
     from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
+from backstory.config import UserError
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class ReportArguments(JsonOutput):
 def main(arguments: Sequence[str]) -> int:
     args = parse(ReportArguments, arguments, "report")
 
-    from backstory.config import UserError
+    if not args.runs:
+        raise UserError("name at least one run folder: `backstory report runs/demo`")
+    announce(f"writing {args.out}", slow="numpy")
     from backstory.papers.paper import published_examinations
     from backstory.reports import write
     from backstory.results.run_listing import runs_in
     from backstory.storage.provenance import RESULT
 
-    if not args.runs:
-        raise UserError("name at least one run folder: `backstory report runs/demo`")
     # A suite or a sweep has a result of its own, which is of its runs.
     runs = [run for folder in args.runs for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
     write(runs, args.out, args.overwrite, published_examinations())

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import pasted
 from backstory.config.strict import between
 
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the suite; return exit code 1 if a run failed."""
     args = parse(ReproduceArguments, arguments, "reproduce")
 
+    announce(f"planning {args.suite}, {args.scale} scale")
     from backstory.papers.reproduction import Reproduction, failures
 
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
 from backstory.config.strict import between
@@ -75,6 +75,7 @@ def run(arguments: Sequence[str]) -> int:
             "`backstory ls spaces` lists them; a YAML file works too"
         )
 
+    announce(f"planning a sweep of {recipe} over {args.space}")
     from backstory.reports.phrases import search_summary
     from backstory.tuning.sweeps import PlannedSweep
 
@@ -101,6 +102,7 @@ def show(arguments: Sequence[str]) -> int:
     """Print the trials of a sweep, or write a page."""
     args = parse(ShowSweepArguments, arguments, "sweep show")
 
+    announce(f"reading the trials of {args.folder}", slow="optuna")
     from backstory.reports import check_page, render_search, write_page
     from backstory.tuning.sweeps import read_sweep
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 
 from backstory.cli import help_page
-from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.cli.short_flags import errors_as_typed, expanded
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
+    announce(f"training {recipe} in {out}")
     run_training(
         args.config,
         out,
@@ -86,7 +87,7 @@ def check_resumable(run: str) -> None:
         return
     if Path(run).exists():
         raise UserError(f"{run} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
-    raise UserError(f"there is no run folder {run}; train one with `backstory train RECIPE --out {pasted(run)}`")
+    recipes.check_run_exists(Path(run))
 
 
 def run_mode(resume: bool, overwrite: bool) -> "Mode":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
-from backstory.config.errors import UserError, check_name, shown
+from backstory.config.errors import UserError, check_name, pasted, shown
 from backstory.config.schema import RunConfig
 from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
 
@@ -121,6 +121,14 @@ def load(name_or_path: str) -> RunConfig:
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         return from_file(RunConfig, settings, Path(name_or_path))
     return _packaged(name_or_path) if name_or_path in names() else _PACKAGED.load(name_or_path)
+
+
+def check_run_exists(folder: Path) -> None:
+    """Raise UserError where there is no folder of a run, with the command that trains one."""
+    if not folder.is_dir():
+        raise UserError(
+            f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
+        )
 
 
 @cache

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, to_dict
 from backstory.config.errors import out_of_memory
 from backstory.config.options import LoadOptions
-from backstory.config.recipes import CONFIG, merged, nested
+from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
@@ -239,10 +239,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
 
     Raises UserError if the folder is no run, or holds no whole checkpoint of this version.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
-        )
+    check_run_exists(folder)
     if not (folder / CONFIG).is_file() and (folder / "config.json").is_file():
         raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not (folder / CONFIG).is_file():

@@ -161,7 +161,8 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool) -> None:
     """Train to the end. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
-    display = Display(console, *trainer.expected_tokens(), _unit(trainer), trainer.config.training.minutes)
+    sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
+    display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())
     try:
         with stop.listening(), display.shown():
             if save_first:

@@ -108,7 +108,7 @@ class Trainer:
     def expected_tokens(self) -> tuple[int, int]:
         """Return the tokens of the whole training, if fine-tuning does not end early, and those trained on so far."""
         progress, settings, segments = self.progress, self.config.training, len(self.batches.bounds)
-        epoch = self._epoch_tokens()
+        epoch = self.epoch_tokens()
         if stages.has_length(settings):
             steps = stages.total_steps(progress, settings) or (self._fitting_steps() if progress.step else segments)
             return epoch * steps // segments, epoch * progress.step // segments
@@ -117,10 +117,10 @@ class Trainer:
 
     def _fitting_steps(self) -> int:
         """Return the steps that fit into `training.minutes` at the speed so far."""
-        validation_share = len(self.dataset.splits["valid"].ids) / self._epoch_tokens()
+        validation_share = len(self.dataset.splits["valid"].ids) / self.epoch_tokens()
         return stages.fitting_steps(self.progress, self.config.training, len(self.batches.bounds), validation_share)
 
-    def _epoch_tokens(self) -> int:
+    def epoch_tokens(self) -> int:
         """Return the tokens of an epoch, those of all ranks."""
         return self.config.training.batch_size * (self.batches.rows.shape[1] - 1)
 

@@ -15,13 +15,23 @@ from backstory.results.evaluation_record import EpochRecord
 
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress."""
+TIMED_STEPS = 10
+"""Steps after which the time of an epoch is estimated."""
+SHORT_EPOCH = 5.0
+"""Seconds of an epoch that ends before an estimate is of use."""
 
 
 class Display:
     """Progress by tokens trained on, and one line per epoch."""
 
     def __init__(
-        self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word", minutes: float | None = None
+        self,
+        console: Console,
+        total_tokens: int,
+        done_tokens: int,
+        unit: str = "word",
+        minutes: float | None = None,
+        epoch_tokens: int = 0,
     ) -> None:
         """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes` is the planned time."""
         self.console = console
@@ -39,6 +49,7 @@ class Display:
         self._total, self._first, self._done = total_tokens, done_tokens, done_tokens
         self._started = self._printed = time.monotonic()
         self._printed_done = done_tokens
+        self._epoch_tokens, self._steps, self._timed = epoch_tokens, 0, (0.0, 0)
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
@@ -57,6 +68,9 @@ class Display:
         self._done += tokens
         self._bar.update(self._task, description=epoch, advance=tokens)
         now = time.monotonic()
+        self._steps += 1
+        if self._steps in (1, TIMED_STEPS):
+            self._estimate(now)
         if self.console.is_terminal or now - self._printed < LINE_SECONDS or self._done >= self._total:
             return
         speed = (self._done - self._printed_done) / (now - self._printed)
@@ -64,6 +78,15 @@ class Display:
         left = timedelta(seconds=round(seconds))
         say(self.console, f"{epoch}: {self._share()} done, {speed:,.0f} tokens/s, {left} left")
         self._printed, self._printed_done = now, self._done
+
+    def _estimate(self, now: float) -> None:
+        """Note the time after the first step, which is slower than the others; after ten, say how long an epoch takes."""
+        began, done = self._timed
+        self._timed = now, self._done
+        if self._steps > 1 and self._epoch_tokens:
+            seconds = (now - began) * self._epoch_tokens / (self._done - done)
+            if seconds >= SHORT_EPOCH:
+                say(self.console, f"an epoch takes about {timedelta(seconds=round(seconds))}, and its validation")
 
     def set_total(self, tokens: int) -> None:
         """Set the tokens of the whole training, when they are known only now."""
