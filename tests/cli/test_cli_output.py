@@ -131,7 +131,8 @@ def test_real_processes_with_closed_streams(redirection: str, encoding: str, des
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == (2 if "full" in redirection else 0)
-    assert Path("run/evaluate-test/result.json").is_file() and done.stderr == ""
+    assert Path("run/evaluate-test/result.json").is_file()
+    assert done.stderr in ("", "backstory: reading test with run\n")
 
 
 # --- the streams themselves ---
