@@ -10,7 +10,7 @@ from commands import SMALL, Command, tree
 from backstory.cli.main import main
 from backstory.cli.mistakes import nearest_flag
 
-HELP = r"`backstory {} --help`"
+HELP = r"`backstory {} --help-all`"
 EVALUATE = "evaluate run"
 EXAMINE = "examine run"
 GENERATE = "generate run"

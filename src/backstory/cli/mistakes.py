@@ -142,7 +142,7 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 return f"there is no flag {name} for these parts; it comes with {' or '.join(others)}"
             if present := present_flag(verb, name):
                 return f"{name} is now called {present}; use that flag"
-            return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help` lists them"
+            return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help-all` lists them"
         if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
             return problem
     return _misplaced([s for s in known if s.positional], positional, verb)
