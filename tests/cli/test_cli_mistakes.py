@@ -63,7 +63,10 @@ MISTAKES = [
     (f"{TRAIN} --epochs 0", r"--epochs must be at least 1, not 0"),
     (f"{TRAIN} --lr fast", r"^--lr must be a number, not 'fast'"),
     (f"{TRAIN} --lr=-1", r"--lr must be above 0.*, not -1"),
-    (f"{TRAIN} --optimizer sdg", r"^--optimizer must be one of sgd, adam, nadam, not 'sdg' \(did you mean 'sgd'"),
+    (
+        f"{TRAIN} --optimizer sdg",
+        r"^--optimizer must be one of sgd, adam, adamw, nadam, not 'sdg' \(did you mean 'sgd'",
+    ),
     (f"{TRAIN} --head mixtur", r"--head must be one of softmax, mixture, not 'mixtur' \(did you mean 'mixture'"),
     (f"{TRAIN} --batch-size 999999", r"lower|smaller batch size"),
     ("evaluate run --lr 3", r"there is no flag --lr; " + HELP.format("evaluate")),
@@ -158,7 +161,10 @@ MISTAKES = [
     (f"{TRAIN} --model.core.output some", r"--model.core.output must be a whole number or none, not 'some'"),
     (f"{TRAIN} --text.maximum-size 1", r"^--text.maximum-size must be at least 2, not 1"),
     (f"{TRAIN} --seed -1", r"seed must be at least 0 .*, not -1"),
-    (f"{TRAIN} --training.optimizer sdg", r"must be one of sgd, adam, nadam, not 'sdg' \(did you mean 'sgd'\?\)"),
+    (
+        f"{TRAIN} --training.optimizer sdg",
+        r"must be one of sgd, adam, adamw, nadam, not 'sdg' \(did you mean 'sgd'\?\)",
+    ),
     (f"{TRAIN} --model.head.kind mixtur", r"softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)"),
     (f"{TRAIN} --model.head.kind=mixtur", r"softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)"),
     (f"{TRAIN} --training.partial-shuffle yes", r"takes no value.*give .*--training.no-partial-shuffle"),
@@ -391,7 +397,7 @@ MISTAKES = [
     (f"{TRAIN} --out other --resume", r"other holds no run to resume; choose another folder with --out"),
     (
         "train ./nowhere --resume",
-        r"there is no run folder ./nowhere; train one with `backstory train RECIPE --out ./nowhere`",
+        r"there is no run folder nowhere; train one with `backstory train RECIPE --out nowhere`",
     ),
     ("train ./other --resume", r"./other is no run folder; train one with `backstory train RECIPE --out FOLDER`"),
     (f"{TRAIN} --out nowhere --resume", r"nowhere holds no run to resume; leave --resume out"),
