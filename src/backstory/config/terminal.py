@@ -155,9 +155,14 @@ class _Console(Console):
 
 
 def make_console(stderr: bool = False, **options: bool) -> Console:
-    """Return a console on standard output or standard error, plain lines in a notebook; `options` are those of rich."""
-    options = {"force_jupyter": False, **options}
-    return _Console(file=plain(sys.stderr if stderr else sys.stdout), **options)  # pyright: ignore[reportArgumentType]
+    """Return a console on standard output or standard error; `options` are those of rich.
+
+    In a notebook it prints plain lines, although the stream says that it is a terminal.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    if type(stream).__module__.startswith("ipykernel."):
+        options = {"force_terminal": False, "force_jupyter": False, **options}
+    return _Console(file=plain(stream), **options)  # pyright: ignore[reportArgumentType]
 
 
 def say(console: Console, line: str) -> None:
