@@ -206,7 +206,7 @@ def regroup(
 # --- results ---
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExaminationResult(Result[ExaminationFigures[Any]]):
     """Result of an experiment on one model, or on a set of models that differ in their seed."""
 

@@ -216,7 +216,8 @@ def write_result(folder: Path | None, name: str, figures: W, provenance: Json) -
 
     Without a folder nothing is written. Raises WrongValue for a provenance that no reader would take.
     """
-    result = Result(figures.kind, name, figures, convert(ProvenanceRecord, provenance, "provenance"), RESULT)
+    origin, path = convert(ProvenanceRecord, provenance, "provenance"), None if folder is None else folder / RESULT
+    result = Result(figures.kind, name, figures, origin, RESULT, path=path)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / RESULT, f"{result.to_json()}\n")
