@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,7 @@ import runs
 import tiers
 import torch
 from rich.console import Console
+from tyro._docstrings import _ClassTokenization
 
 from backstory.config import RunConfig
 from backstory.data import Dataset, prepare
@@ -40,12 +42,11 @@ RUN_IN_PROCESSES = {"reproduced", "searched"}
 MOST_WORKERS = 16
 """More would all wait for the file that takes longest."""
 
-SLOW_FILES = {
-    *("test_readme", "test_extending", "test_search_queue", "test_outward_harness", "test_papers_findings"),
-    *("test_resume", "test_cores", "test_begin", "test_text_characters", "test_text_stdlib", "test_session"),
-    *("test_cli_stale", "test_addressing", "test_hf_models", "test_outward_export"),
-}
-"""Files that take longest, which start first: one that starts last leaves the other cores idle."""
+SLOWEST_FILES = (Path(__file__).parent / "slowest_files.txt").read_text(encoding="utf-8").split()
+"""Files that take longest, in the order in which they start: one that starts last leaves the other cores idle.
+
+The first take minutes in the full tier, the others 20 to 5 seconds of processor time in the fast one, as
+`pytest -n 0 --durations=0` measures it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,7 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         else:
             for item in long:
                 item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
-    items.sort(key=lambda item: item.path.stem not in SLOW_FILES)  # stable: each file stays together
+    order = {name: place for place, name in enumerate(SLOWEST_FILES)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # stable: each file stays together
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -113,6 +115,14 @@ def brief_audits() -> Iterator[None]:
         if not tiers.FULL:
             usual = evaluation.usual_places
             patch.setattr(evaluation, "usual_places", lambda *sizes: max(2, usual(*sizes) // 4))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources_read_once() -> Iterator[None]:
+    """tyro forgets after every command line what it has read of the sources of the settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ClassTokenization, "make", staticmethod(cache(_ClassTokenization.make.__wrapped__)))
         yield
 
 

@@ -65,6 +65,10 @@ def test_shades_in_a_real_terminal(run_copy: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("NO_COLOR", raising=False)
     text = in_a_terminal("explain", "surprisal", "run", "--words", "30")
     assert text.count("\x1b[38;2;") > 20 and "surprisal  0.00 nats" in text
+
+
+@pytest.mark.full
+def test_no_shades_in_a_real_terminal_where_none_are_wanted(run_copy: Path) -> None:
     plain = in_a_terminal("explain", "surprisal", "run", "--words", "30", NO_COLOR="1")
     assert "\x1b[38" not in plain and "\x1b[48" not in plain and "  30  " in plain
 
@@ -121,7 +125,7 @@ def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) 
     assert "is of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()
 
 
-def test_standard_input_is_read_once(command: Command, run_copy: Path) -> None:
+def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where two readers, or two runs, score it."""
     shutil.copytree(run_copy, "twin")
     text = "ann saw the zebra and\nbob took more jam\n"
@@ -136,11 +140,9 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path) -> None:
         assert figures["nats_per_token"] == of_file["nats_per_token"]
         assert figures.get("against_nats_per_token", figures["nats_per_token"]) == figures["nats_per_token"]
     assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == several(1, 2)
-    empty = subprocess.run(
-        [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-"],
-        input="", capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (empty.returncode, empty.stderr) == (2, "backstory: standard input is empty; give some words\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    empty = command("explain", "surprisal", "run", "--text", "-")
+    assert empty.mistake() == "standard input is empty; give some words"
 
 
 def test_a_pipe_is_read_once(command: Command, run_copy: Path) -> None:

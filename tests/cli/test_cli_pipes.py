@@ -61,6 +61,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str], desk: Path) -
     command.stderr.close()
 
 
+@pytest.mark.full
 def test_head_takes_the_first_line(desk: Path) -> None:
     listing = process("ls")
     first = subprocess.run(["head", "-n", "1"], stdin=listing.stdout, capture_output=True, text=True, timeout=60)

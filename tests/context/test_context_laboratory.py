@@ -19,6 +19,7 @@ import pytest
 import runs
 import torch
 from test_context_brute_force import FLOAT32, TYPES, build, corpus, examination
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -99,7 +100,10 @@ def test_losses_are_split_again_without_running_anything(examined: Path) -> None
         regroup(examined, by=("parity",), labels={"parity": (odd[:3], ("even", "odd"))})
 
 
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "cache"])
+@pytest.mark.parametrize(
+    "experiment",
+    fast_then_full([name for name in EXPERIMENTS if name != "cache"], ["truncate", "shuffle", "drop-target"]),
+)
 def test_a_stopped_experiment_goes_on_with_its_next_condition(
     experiment: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,7 +452,7 @@ def test_a_text_of_ones_own_is_examined(tiny_run: Path, tmp_path: Path) -> None:
         assert found.provenance.corpus.name == "own.txt"
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", fast_then_full(EXPERIMENTS, ["truncate", "replace", "cache"]))
 def test_bfloat16_changes_no_mean(experiment: str, tiny_run: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "tagger": tagger, "targets": 100}
     exact, rounded = (

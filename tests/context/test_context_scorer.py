@@ -121,7 +121,7 @@ def read_alone(reader: Reader, context: np.ndarray, target: int) -> float:
     ("name", "memory"),
     fast_then_full(
         product(REMEMBERING, [1, 3_000_000, 1 << 40]),
-        [*((name, 3_000_000) for name in REMEMBERING), ("buffer and cache", 1), ("buffer and cache", 1 << 40)],
+        [*((name, 3_000_000) for name in REMEMBERING), ("buffer and cache", 1)],
     ),
 )
 def test_what_remembers_is_asked_with_the_context_alone_in_memory(name: str, memory: int) -> None:

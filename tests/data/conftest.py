@@ -21,6 +21,17 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session")
+def kept_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept-cache")
+
+
+@pytest.fixture
+def shared_cache(cache_folder: Path, kept_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests that ask for it share a cache: each real corpus is encoded once."""
+    monkeypatch.setenv("BACKSTORY_CACHE", str(kept_cache))
+
+
+@pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder with the real corpora, or the test is skipped."""
     folder = Path(os.environ.get("BACKSTORY_DATA", ""))

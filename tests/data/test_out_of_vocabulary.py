@@ -174,6 +174,7 @@ def test_advice_fits_the_cause() -> None:
     assert advice("words").startswith("the training text has not these")
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_the_corpora_write_their_own(data_dir: Path) -> None:
     """What Penn Treebank and WikiText-2 hold as <unk> they write themselves; their vocabularies lose nothing."""
     dataset = prepare(TextConfig(corpus="ptb"), data_dir)

@@ -22,6 +22,7 @@ Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"
 
 
+@pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize(
     ("name", "types", "tokens", "documents"),
     [
@@ -42,6 +43,7 @@ def test_published_counts(name: str, types: int, tokens: list[int], documents: l
     assert not data.lossless("valid")
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_wikitext_articles_begin_with_their_titles(data_folder: Path) -> None:
     data = prepare(TextConfig(corpus="wikitext-2"), data_folder)
     split, words = data.splits["train"], data.vocabulary

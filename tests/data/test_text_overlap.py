@@ -123,6 +123,7 @@ def test_a_million_tokens_take_a_second_or_two() -> None:
     assert time.process_time() - began < 2
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_the_usual_corpora_stay_silent(data_dir: Path) -> None:
     """Penn Treebank's validation text has some sentences of the training text, 0.7% of its windows."""
     found = overlaps(prepare(TextConfig(corpus="ptb"), data_dir)) or []

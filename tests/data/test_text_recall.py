@@ -245,8 +245,9 @@ def test_every_setting_is_in_the_fingerprint(change: dict[str, Any]) -> None:
     assert made(**usual).fingerprint != made(**{**usual, **change}).fingerprint
 
 
-def test_a_setting_of_recall_changes_no_other_corpus() -> None:
-    found = {prepare(TextConfig(recall=RecallConfig(seed=seed))).fingerprint for seed in (0, 1)}
+def test_a_setting_of_recall_changes_no_other_corpus(tiny_corpus: Path) -> None:
+    corpus = str(tiny_corpus)
+    found = {prepare(TextConfig(corpus, recall=RecallConfig(seed=seed))).fingerprint for seed in (0, 1)}
     assert len(found) == 1
 
 

@@ -14,6 +14,7 @@ from backstory.data import prepare
 from backstory.data.corpora import stdlib
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_size_documents_and_time() -> None:
     modules = set(sys.modules)
     began = time.perf_counter()
@@ -43,6 +44,7 @@ def test_it_is_the_same_every_time(cache_folder: Path, tmp_path: Path, monkeypat
     assert sums[0] == sums[1]
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_documents_are_titled_and_told_apart() -> None:
     sources = stdlib.sources()
     titles = [s.title for split in sources.values() for s in split]

@@ -178,6 +178,7 @@ def test_without_textblob(corpus: Callable[..., Dataset], monkeypatch: pytest.Mo
         tags_of(corpus(b"the cat\n"), "valid")
 
 
+@pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize("name", TAGS)
 def test_the_real_files_fit_their_texts(name: str, data_folder: Path) -> None:
     dataset = prepare(TextConfig(corpus=name), data_folder)

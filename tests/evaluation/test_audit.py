@@ -45,7 +45,7 @@ def test_a_static_reader_passes(model: ComposedModel, stream: Stream, dtype: tor
         assert report.passed and report.places == min(3, block_count(LENGTH, batch_size, BLOCK))
 
 
-@pytest.mark.parametrize("scale", [3.0, 10.0])
+@pytest.mark.parametrize("scale", fast_then_full([3.0, 10.0], [10.0]))
 def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
     model: ComposedModel, stream: Stream, scale: float
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
 def test_a_cheat_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
-    for seed in range(several(2, 5)):
+    for seed in range(several(1, 5)):
         report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks[CHEATS[cheat]], f"seed {seed}"
         assert not report.passed
@@ -73,14 +73,14 @@ def test_a_cheat_is_caught(
 def test_a_cheat_between_rows_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
-    for seed in range(several(2, 5)):
+    for seed in range(several(1, 5)):
         report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks["causal"], f"seed {seed}"
 
 
 @pytest.mark.parametrize("cheat", [c for c in HIDDEN_CHEATS if c is not KnowsSeed0], ids=lambda cheat: cheat.__name__)
 def test_a_cheat_that_hides_is_caught(cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream) -> None:
-    for seed in range(several(2, 3)):
+    for seed in range(several(1, 3)):
         report = audited(cheat(small_lstm), stream(LENGTH), 1, seed)
         assert not report.checks[HIDDEN_CHEATS[cheat]] and not report.passed, f"seed {seed}"
 
@@ -94,7 +94,7 @@ def test_what_passes_between_rows_when_they_are_observed_is_caught(
         assert not report.checks["causal"], f"batch {batch_size}"
 
 
-@pytest.mark.parametrize("cheat", fast_then_full(RARE_CHEATS, list(RARE_CHEATS)[:2]), ids=lambda cheat: cheat.__name__)
+@pytest.mark.parametrize("cheat", fast_then_full(RARE_CHEATS, list(RARE_CHEATS)[:1]), ids=lambda cheat: cheat.__name__)
 def test_a_rare_cheat_is_caught_where_there_are_cuts_enough(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_look_at_one_position_in_twenty_is_caught_with_the_usual_cuts(
     small_lstm: ComposedModel, stream: Stream
 ) -> None:
     cheat = next(c for c in RARE_CHEATS if c.__name__ == "PeeksAtOneIn20")
-    for seed in range(3):  # 128 cuts miss it once in 700 times
+    for seed in range(several(1, 3)):  # 128 cuts miss it once in 700 times
         audit = Audit(8, 8, seed)
         read(cheat(small_lstm), stream(8 * 64), 0, block=64, observer=audit)
         assert audit.report.cuts == 8 * 17 and not audit.report.checks["causal"], f"seed {seed}"
@@ -117,7 +117,7 @@ def test_a_look_at_one_position_in_twenty_is_caught_with_the_usual_cuts(
 def test_a_distribution_that_is_inflated_is_caught_in_bfloat16(
     cheat: type[StaticReader], model: ComposedModel, stream: Stream
 ) -> None:
-    for seed in range(several(2, 3)):
+    for seed in range(several(1, 3)):
         report = audited(cheat(model, Precision(torch.bfloat16, "")), stream(LENGTH), 2, seed)
         assert not report.checks["distribution"], f"seed {seed}"
 

@@ -1,6 +1,7 @@
 """The neural cache is its equation, token by token, and honest at any window, block and number of rows."""
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_cache import cached_tables
 from small_models import TYPES, lstm, mixture
-from tiers import several
+from tiers import fast_then_full, several
 from torch import Tensor
 
 from backstory.config import UserError
@@ -159,8 +160,7 @@ def test_a_window_of_one_knows_the_last_word(stream: Stream) -> None:
     assert torch.cat(found)[1:].exp().argmax(1).tolist() == ids[:-1].tolist()
 
 
-@pytest.mark.parametrize("window", [1, 7, 64])
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(("window", "batch_size"), fast_then_full(product([1, 7, 64], [1, 3]), [(7, 3), (64, 1)]))
 def test_scores_do_not_depend_on_blocks(model: ComposedModel, stream: Stream, window: int, batch_size: int) -> None:
     """Blocks smaller and larger than the window, which goes round many times."""
     chosen = CacheSettings(window, 0.8, 0.4, 0.1)
@@ -181,13 +181,17 @@ def test_rows_are_texts_of_their_own(model: ComposedModel, stream: Stream) -> No
         torch.testing.assert_close(together[row], torch.cat(found, 1)[0].exp().double(), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("batch_size", "block", "window"), [(1, 15, 500), (1, 7, 6), (4, 15, 10), (7, 4, 3), (1, 1, 5)]
+    ("dtype", "sizes"),
+    fast_then_full(
+        product([torch.float32, torch.bfloat16], [(1, 15, 500), (1, 7, 6), (4, 15, 10), (7, 4, 3), (1, 1, 5)]),
+        [(torch.float32, (1, 15, 500)), (torch.float32, (1, 1, 5)), (torch.bfloat16, (7, 4, 3))],
+    ),
 )
 def test_it_passes_the_audit(
-    model: ComposedModel, stream: Stream, dtype: torch.dtype, batch_size: int, block: int, window: int
+    model: ComposedModel, stream: Stream, dtype: torch.dtype, sizes: tuple[int, int, int]
 ) -> None:
+    batch_size, block, window = sizes
     for seed in range(several(1, 3)):
         for confidence in (0.0, 0.2):
             inner = StaticReader(model, Precision(dtype, ""))
@@ -197,7 +201,7 @@ def test_it_passes_the_audit(
             assert audit.report.failures == [] and audit.report.passed
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", fast_then_full([1, 3], [3]))
 @pytest.mark.parametrize("cheat", CACHE_CHEATS | CACHE_CHEATS_WITH_ROWS, ids=lambda cheat: cheat.__name__)
 def test_a_cache_that_cheats_is_caught(
     cheat: type[NeuralCache], small_lstm: ComposedModel, stream: Stream, batch_size: int

@@ -8,7 +8,8 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics
 from small_models import lstm
-from test_reader_contract import READERS, Stream
+from test_reader_contract import READERS, VARIANTS, Stream
+from tiers import fast_then_full
 
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.evaluation import read
@@ -27,7 +28,7 @@ def in_float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", fast_then_full(READERS, READERS.keys() - VARIANTS))
 @pytest.mark.usefixtures("in_float64")
 def test_every_reader_reads(name: str, stream: Stream) -> None:
     reader = READERS[name]()

@@ -19,13 +19,17 @@ from backstory.tuning.preparation import collect_statistics, parse_grid, tune_re
 STEP = "dynamic:rate=0.01,decay=0.01,epsilon=0.01"
 
 
-@pytest.fixture
-def run(tiny_run: Path, tmp_path: Path) -> Path:
-    """A run of its own, with statistics."""
-    folder = tmp_path / "run"
-    shutil.copytree(tiny_run, folder)
+@pytest.fixture(scope="module")
+def prepared(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("prepared") / "run"))
     collect_statistics(open_evaluation(folder, EvalOptions(split="train", allow_unknown=True)), "all", None, 4, 5)
     return folder
+
+
+@pytest.fixture
+def run(prepared: Path, tmp_path: Path) -> Path:
+    """A run of its own, with statistics."""
+    return Path(shutil.copytree(prepared, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ ODD_VALUES = [
     "0x_",
     "!!int x",
     "!!timestamp x",
-    "[" * 3000,
+    "[" * 1500,
     "9" * 5000,
     "*a",
     "&a [*a]",

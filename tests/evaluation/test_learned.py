@@ -168,15 +168,15 @@ def test_every_weight_is_followed_once() -> None:
 
 def test_training_lowers_the_loss_of_what_it_reads() -> None:
     model = lstm()
-    found, ids = statistics(model), np.tile(text(40, seed=8), 30)
+    found, ids = statistics(model), np.tile(text(40, seed=8), 15)
     base = DynamicSettings(rate=1e-3, decay=0.05, epsilon=1e-2, segment=5)
     before = read(DynamicEvaluation(model, base, found), ids, 0).nats
     told: list[float] = []
-    training = MetaTraining(steps=10, every=10, stream=1000, streams=3, sample=2, learning_rate=0.1)
+    training = MetaTraining(steps=10, every=10, stream=500, streams=3, sample=2, learning_rate=0.1)
     learned = train_gates(
         model, found, ids, 0, base, GateSettings(), training, report=lambda tokens, nats: told.append(nats)
     )
-    assert len(told) == 60
+    assert len(told) == 30
     after = read(LearnedReader(model, learned, found), ids, 0).nats
     assert after < before - 0.05  # a text that repeats itself wants larger steps than it was given
 

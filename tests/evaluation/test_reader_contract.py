@@ -65,7 +65,8 @@ Stream = Callable[[int], np.ndarray]
 
 VARIANTS = {
     "dynamic, span buffer", "dynamic, dual mogrifier", "learned, dual mogrifier", "cache over dynamic, dual mogrifier",
-    "cache over dynamic", "tempered over cache over dynamic, span buffer", "cache over learned",
+    "wrapped learning", "cache over learning", "cache over tempered", "cache over dynamic", "cache over learned",
+    "tempered over cache over dynamic, span buffer",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""
 

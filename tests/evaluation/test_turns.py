@@ -30,18 +30,18 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
 
 
 def score(run: Path, settings: dict[str, Any]) -> float:
-    """Nats of the first 150 tokens with settings of NAdam and a temperature."""
+    """Nats of the first 80 tokens with settings of NAdam and a temperature."""
     own = {key: settings[key] for key in ("rate", "decay", "epsilon", "segment", "clip", "beta1")}
     words = ",".join(f"{key}={value}" for key, value in own.items())
     reader = open_reader(run, [f"dynamic:rule=nadam,{words}", f"tempered:temperature={settings['temperature']}"])[1]
     opened = open_evaluation(run, EvalOptions(split="valid", allow_unknown=True))
-    return read(reader, opened.split.ids[:150], opened.dataset.vocabulary.start).nats
+    return read(reader, opened.split.ids[:80], opened.dataset.vocabulary.start).nats
 
 
 def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a plain loop over the settings finds it, reading by reading; none is given up on so short a text."""
     monkeypatch.setattr(tuning, "MARGIN", math.inf)
-    paths, tuned = tune_reader(run, parse_stack([STEP, "tempered"]), "valid", 150, GRID, in_turn=True)
+    paths, tuned = tune_reader(run, parse_stack([STEP, "tempered"]), "valid", 80, GRID, in_turn=True)
     here = {"rate": 0.003, "decay": 0.01, "epsilon": 0.001, "segment": 5, "temperature": 1.0, "clip": 0.0, "beta1": 0.0}
     for name, values in (
         ("segment", (3, 9)),
@@ -58,8 +58,8 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
     named = {key: value for reader in result.readers for key, value in reader["settings"].items()}
     assert here.items() <= named.items()
     assert [r["origin"] for r in result.readers] == [
-        "tuned on the first 150 tokens of valid, given",
-        "tuned on the first 150 tokens of valid",
+        "tuned on the first 80 tokens of valid, given",
+        "tuned on the first 80 tokens of valid",
     ]
     assert [g.name for g in result.gains] == ["static", "dynamic", "tempered"] and result.audit.passed
 

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 from naive_span_buffer import score, spans_of
 from rich.console import Console
-from runs import with_model
+from runs import with_model, with_training
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
@@ -39,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def trained(config: RunConfig, folder: Path) -> Path:
-    train(config, folder, console=Console(file=io.StringIO()))
+    train(with_training(config, batch_size=12), folder, console=Console(file=io.StringIO()))
     return folder
 
 
@@ -88,13 +90,18 @@ def on_tokens(run: Path, ids: np.ndarray, position: int) -> dict[int, float]:
     return {token: weight for tokens, weight in spans_on(run, ids, position) for token in tokens}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("at", "context"), [(0, None), (7, None), (251, None), (300, 4)])
+@pytest.mark.parametrize(
+    ("kind", "begins"),
+    fast_then_full(
+        product(KINDS, [(0, None), (7, None), (251, None), (300, 4)]),
+        [("sliding", (0, None)), ("grid", (0, None)), ("sliding", (300, 4)), *product(KINDS, [(251, None)])],
+    ),
+)
 def test_every_figure_is_the_buffer_s(
-    kind: str, at: int, context: int | None, runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path
+    kind: str, begins: tuple[int, int | None], runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     """At the start of a text, with spans from before the passage, over the edge of a block, and after a short context."""
-    run, dataset = runs_of[kind], prepare(tiny_config.text)
+    run, dataset, (at, context) = runs_of[kind], prepare(tiny_config.text), begins
     begin = 0 if context is None else at - context
     ids = np.asarray(dataset.splits["train"].ids)[begin : at + 12].astype(np.int64)
     loaded = load_run(run)

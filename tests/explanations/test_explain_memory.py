@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from runs import with_model
+from runs import with_model, with_training
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import MDMConfig, NTMConfig, RunConfig, UserError
@@ -34,7 +36,7 @@ CORES: dict[str, Any] = {
 
 
 def trained(config: RunConfig, folder: Path) -> Path:
-    train(config, folder, console=Console(file=io.StringIO()))
+    train(with_training(config, batch_size=12), folder, console=Console(file=io.StringIO()))
     return folder
 
 
@@ -98,13 +100,18 @@ def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
     assert explained._by_head(found["negative"]).to_dict() == {"write": 0.25, "read": [0.5]}
 
 
-@pytest.mark.parametrize("kind", CORES)
-@pytest.mark.parametrize(("at", "context"), [(0, None), (7, None), (251, None), (300, 4)])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    fast_then_full(
+        product(CORES, [(0, None), (7, None), (251, None), (300, 4)]),
+        [("ntm", (0, None)), ("ntm", (300, 4)), *product(CORES, [(251, None)])],
+    ),
+)
 def test_every_figure_is_the_memory_s(
-    kind: str, at: int, context: int | None, runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path
+    kind: str, place: tuple[int, int | None], runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     """Read a token at a time, the weights taken from the state: from the start, over the edge of a block, after a cut."""
-    run, count = runs_of[kind], 12
+    run, count, (at, context) = runs_of[kind], 12, place
     begin = 0 if context is None else at - context
     ids = np.asarray(prepare(tiny_config.text).splits["train"].ids)[begin : at + count].astype(np.int64)
     loaded = load_run(run)
@@ -133,18 +140,18 @@ def test_every_figure_is_the_memory_s(
     assert [w.text.replace("¶", "<eos>") for w in passage.words] == loaded.vocabulary.tokens(ids[start - lead :])
     first = start - lead
     for word in range(count):
-        t, place = start + word, lead + word
-        links = dict(found[READS].links[place])
+        t, shown_at = start + word, lead + word
+        links = dict(found[READS].links[shown_at])
         # Column 1 + i of the shares is token i.
         assert links == {j: pytest.approx(mixed[t][1 + first + j], abs=1e-5) for j in links}
         strongest = sorted(mixed[t][1 : t + 1])[-5:]
         assert sorted(links.values())[-5:] == pytest.approx([w for w in strongest if w > 0], abs=1e-5)
-        assert found["surprisal"].values[place] == pytest.approx(nats[t], abs=1e-4)
+        assert found["surprisal"].values[shown_at] == pytest.approx(nats[t], abs=1e-4)
         entropies = [-(p * np.log2(p, where=p > 0, out=np.zeros_like(p))).sum() for p in map(normalised, reads[t])]
-        assert found["entropy, read"].values[place] == pytest.approx(np.mean(entropies), abs=1e-3)
-        assert found["largest, read"].values[place] == pytest.approx(100 * reads[t].max(1).mean(), abs=1e-3)
-        assert found["largest, write"].values[place] == pytest.approx(100 * writes[t].max(), abs=1e-3)
-        assert found["read of older words"].values[place] == pytest.approx(
+        assert found["entropy, read"].values[shown_at] == pytest.approx(np.mean(entropies), abs=1e-3)
+        assert found["largest, read"].values[shown_at] == pytest.approx(100 * reads[t].max(1).mean(), abs=1e-3)
+        assert found["largest, write"].values[shown_at] == pytest.approx(100 * writes[t].max(), abs=1e-3)
+        assert found["read of older words"].values[shown_at] == pytest.approx(
             100 * mixed[t][: 1 + max(0, start - explained.BEFORE)].sum(), abs=1e-3
         )
     assert figures.nats_per_token == pytest.approx(np.mean(nats[start:]), abs=1e-5)

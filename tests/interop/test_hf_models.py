@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiers import fast_then_full
+from tiers import fast_then_full, several
 from torch import Tensor
 
 from backstory.config import UserError
@@ -134,7 +134,8 @@ def test_padding_changes_no_score(kind: str, model: LanguageModel, reference: to
 
 def test_static_and_cached_reading_pass_the_audit(model: LanguageModel) -> None:
     ids = text(1, 70)[0].numpy()
-    for reader in (StaticReader(model), NeuralCache(StaticReader(model), CacheSettings(window=20, weight=0.3))):
+    cached = NeuralCache(StaticReader(model), CacheSettings(window=20, weight=0.3))
+    for reader in (cached, StaticReader(model))[: several(1, 2)]:
         audit = Audit(block_count(len(ids), 1, 15), 3)
         read(reader, ids, 0, block=15, observer=audit)
         assert audit.report.failures == [] and audit.report.passed

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from subwords import byte_level, metaspace
+from tiers import several
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from backstory.data import Vocabulary, build, encode_split
@@ -146,7 +147,7 @@ def real(data_dir: Path, characters: int) -> str:
 
 @pytest.mark.parametrize("name", [*BUILT_IN, "byte_level"])
 def test_ids_of_real_text_are_ours(name: str, data_dir: Path) -> None:
-    text = real(data_dir, 400_000)
+    text = real(data_dir, several(100_000, 400_000))
     if name in BUILT_IN:
         known = build(Counter(BUILT_IN[name].split(text[: len(text) // 2])), BUILT_IN[name])
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from runs import events, outcome, with_training
+from tiers import fast_then_full
 
 from backstory.config import RunConfig, TrainingConfig, UserError
 from backstory.data import Dataset
@@ -85,7 +86,7 @@ def test_a_training_ends_after_its_steps_within_an_epoch(
     assert [e["step"] for e in epochs if not e["finetuning"]][-1] == 8
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", fast_then_full([False, True], [True]))
 def test_the_steps_that_fitted_repeat_the_result(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path, stopped: bool
 ) -> None:

@@ -89,7 +89,7 @@ VARIANTS: dict[str, Change] = {
     ),
 }
 FAST = [
-    "sgd, averaging triggered", "adam, mixture", "nadam, plateau", "fine-tuned", "span buffer, gate that waits", "bfloat16",
+    "sgd, averaging triggered", "nadam, plateau", "fine-tuned", "span buffer, gate that waits", "bfloat16",
     "fresh documents",
 ]  # fmt: skip
 

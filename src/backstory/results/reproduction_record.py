@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from backstory.config.options import ReadingOptions
@@ -47,7 +48,7 @@ class PlaceRecord(Record):
     precision: Name = "float32"
     """Precision of matrix products. Absent from older results."""
 
-    @property
+    @cached_property
     def place(self) -> ReadingOptions:
         """The options that tell a reading from the others of its system."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(ReadingOptions)}
