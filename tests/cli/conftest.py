@@ -34,16 +34,28 @@ FILES: dict[str, str | bytes] = {
 }
 
 
+def lay_out(folder: Path) -> Path:
+    for name, content in FILES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (folder / "hollow").mkdir()
+    return folder
+
+
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with files in it."""
-    for name, content in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    (tmp_path / "hollow").mkdir()
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(lay_out(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def untouched_desk(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A desk with a finished run that all tests share, so that they write nothing there."""
+    folder = lay_out(tmp_path_factory.mktemp("desk"))
+    shutil.copytree(tiny_run, folder / "run")
+    return folder
 
 
 @pytest.fixture
@@ -56,9 +68,19 @@ def run_copy(desk: Path, tiny_run: Path) -> Path:
 def command(desk: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """Call the command line from the desk."""
 
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        return Outcome(code, *capsys.readouterr())
+    return lambda *arguments: called(capsys, *arguments)
 
-    return call
+
+@pytest.fixture
+def command_at_untouched_desk(
+    untouched_desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Call the command line where nothing is to be written."""
+    monkeypatch.chdir(untouched_desk)
+    return lambda *arguments: called(capsys, *arguments)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
+    capsys.readouterr()
+    code = main([str(a) for a in arguments])
+    return Outcome(code, *capsys.readouterr())

@@ -422,12 +422,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("typed, says", MISTAKES, ids=[typed.replace(" ".join(SMALL), "...") for typed, _ in MISTAKES])
-@pytest.mark.usefixtures("run_copy")
-def test_a_mistake_is_one_line_and_nothing_is_written(typed: str, says: str, desk: Path, command: Command) -> None:
-    before = tree(desk)
-    line = command(*typed.split()).mistake()
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    typed: str, says: str, untouched_desk: Path, command_at_untouched_desk: Command
+) -> None:
+    before = tree(untouched_desk)
+    line = command_at_untouched_desk(*typed.split()).mistake()
     assert re.search(says, line), line
-    assert tree(desk) == before
+    assert tree(untouched_desk) == before
     assert "(required)" not in line and "╭" not in line and "---" not in line
 
 

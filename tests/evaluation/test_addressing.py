@@ -20,7 +20,8 @@ from backstory.tuning.preparation import tune_reader
 
 
 def settings(corpus: Path, core: Any) -> RunConfig:
-    return with_training(with_model(tiny_config(corpus), core=core, head=SoftmaxConfig(tied=False)), learning_rate=1.0)
+    config = with_model(tiny_config(corpus), core=core, head=SoftmaxConfig(tied=False))
+    return with_training(config, learning_rate=1.0, batch_size=12)
 
 
 @pytest.fixture(scope="module")

@@ -207,9 +207,10 @@ def test_any_choice_of_weights_is_honest_and_leaves_the_model(model: ComposedMod
     reader = DynamicEvaluation(model, how, statistics(model, moving if "low" in moving else "all"))
     ids = text(90)
     static = read(reader, ids[:5], 0).nats  # nothing has moved yet
-    audit = Audit(block_count(len(ids), 1, 5), 6, seed=1)
+    places = several(3, 6)
+    audit = Audit(block_count(len(ids), 1, 5), places, seed=1)
     moved = read(reader, ids, 0, observer=audit)
-    assert audit.report.failures == [] and audit.report.places == 6
+    assert audit.report.failures == [] and audit.report.places == places
     assert weights_hash(model) == before and not any(p.grad is not None for p in model.parameters())
     assert reader.weights.delta.abs().max() > 0
     assert moved.nats != static

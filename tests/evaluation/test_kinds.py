@@ -119,15 +119,15 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
 def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
     """Steps of two from far away come as near as a grid of the same points does."""
     wide = ["rate=" + ",".join(f"{0.0005 * 2**i:.3g}" for i in range(9))]
-    _, grid = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 200, wide)
-    _, steps = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 200)
+    _, grid = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 100, wide)
+    _, steps = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 100)
     assert steps.nats <= grid.nats + 1e-4
     assert steps.best.rate > 0.0005
     opened = open_evaluation(run, EvalOptions(split="valid", allow_unknown=True))
     for trial in (t for t in grid.trials if t.tokens < grid.tokens):  # given up on the way
         rest = ",".join(f"{k}={v}" for k, v in trial.settings.items() if k in ("rate", "decay", "epsilon"))
         reader = open_reader(run, f"dynamic:{rest}")[1]
-        assert read(reader, opened.split.ids[:200], opened.dataset.vocabulary.start).nats > grid.nats
+        assert read(reader, opened.split.ids[:100], opened.dataset.vocabulary.start).nats > grid.nats
 
 
 def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
