@@ -1,5 +1,6 @@
 """What all tests share: one thread, a cache of their own, `--full`, and a tiny corpus with a model trained on it."""
 
+import gc
 import io
 import os
 import signal
@@ -89,6 +90,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
     order = {name: place for place, name in enumerate(SLOWEST_FILES)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # stable: each file stays together
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector thousands of tests and modules, which it would look through again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,12 +1,15 @@
 """What the tests of the command line share: running one, and looking at what it left on the disk."""
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 SMALL = [
     "--model.embedding.size=7",
@@ -46,6 +49,13 @@ def tree(folder: Path) -> dict[str, str]:
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         for path in folder.rglob("*")
     }
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Give the command line, called in this process, these bytes as standard input."""
+    file = io.BytesIO(content)
+    file.name = "<stdin>"  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
 
 
 def process(*arguments: str) -> subprocess.Popen:

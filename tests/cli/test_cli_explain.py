@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, piped
 from rich.console import Console
 from runs import with_model
 from tiers import several
@@ -140,7 +140,7 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypat
         assert figures["nats_per_token"] == of_file["nats_per_token"]
         assert figures.get("against_nats_per_token", figures["nats_per_token"]) == figures["nats_per_token"]
     assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == several(1, 2)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    piped(monkeypatch, b"")
     empty = command("explain", "surprisal", "run", "--text", "-")
     assert empty.mistake() == "standard input is empty; give some words"
 

@@ -1,6 +1,5 @@
 """Texts in and out of the command line: reading standard input and files, and going on with a prompt."""
 
-import io
 import json
 import os
 import re
@@ -9,18 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Command, process, tree
+from commands import Command, piped, process, tree
 
 import backstory as bs
 
 TEXT = "ann saw the zebra and\nbob took more jam\n"
-
-
-def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Standard input."""
-    file = io.BytesIO(content)
-    file.name = "<stdin>"  # type: ignore[attr-defined]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
 
 
 def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
