@@ -167,7 +167,7 @@ def evaluate(
         (81.6, True)
     """
     source, requested = _open(model, tokenizer, name), _text(text)
-    return evaluation.evaluate(source, progress=progress, text=requested, **options)
+    return evaluation.evaluate(source, progress=progress, text=requested, **_plain(options))
 
 
 @checked()
@@ -207,7 +207,7 @@ def audit(
         return _audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
-    requested = EvalOptions.build(None, text=_text(text), **options)
+    requested = EvalOptions.build(None, text=_text(text), **_plain(options))
     requested.check()
     setup = open_evaluation(_open(model, tokenizer, name), requested)
     return evaluation.audit_reader(setup, progress)[1].record()
@@ -298,7 +298,7 @@ def explain(
             `words`, `against`, `top`, `out`, ... (`ExplainOptions`, `CompareOptions`).
 
     Returns:
-        The result; `.to_frame()` has a row per word.
+        The result; `.to_frame()` has a row per word. It is written to `out`, by default into the run.
 
     Raises UserError.
 
@@ -307,8 +307,8 @@ def explain(
     """
     source, requested = _open(run, tokenizer), _text(text)
     if name == "reading":
-        return compare_readers(source, CompareOptions.of(**options), text=requested, progress=progress)
-    return explain_passage(source, name, ExplainOptions.of(**options), text=requested, progress=progress)
+        return compare_readers(source, CompareOptions.of(**_plain(options)), text=requested, progress=progress)
+    return explain_passage(source, name, ExplainOptions.of(**_plain(options)), text=requested, progress=progress)
 
 
 @checked()
@@ -336,7 +336,7 @@ def compare(
 
     Returns:
         The result: `.figures.comparisons` has a gain for each pair, above zero where `reader` does better; `.to_frame()` a
-        row per reader.
+        row per reader. It is written to `out`, by default into the run.
 
     Raises UserError.
 
@@ -347,7 +347,7 @@ def compare(
     """
     others = [against] if isinstance(against, str | Path) else against
     readers = (reader,) if isinstance(reader, str) else tuple(reader)
-    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **options)
+    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **_plain(options))
     return compare_readers(_open(run, tokenizer), requested, text=_text(text), progress=progress)
 
 
@@ -409,6 +409,13 @@ class _Text(io.BytesIO):
     name = "text"
 
 
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the path of a corpus as text."""
+    return {
+        name: str(value) if name == "corpus" and isinstance(value, Path) else value for name, value in options.items()
+    }
+
+
 def _path_or_none(corpus: object) -> Path | None:
     """Return a corpus that is named. Raises UserError for another object."""
     if corpus is None or isinstance(corpus, str | Path):
@@ -417,7 +424,7 @@ def _path_or_none(corpus: object) -> Path | None:
 
 
 def _examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOptions:
-    return ExamineOptions.of(experiment=experiment, **options)
+    return ExamineOptions.of(experiment=experiment, **_plain(options))
 
 
 def _audit_in_memory(

@@ -7,6 +7,7 @@ import foreign
 import pytest
 import torch
 
+import backstory as bs
 from backstory.config import UserError
 from backstory.evaluation import evaluate
 from backstory.interop.in_memory import open_in_memory
@@ -67,3 +68,20 @@ def test_other_objects_are_refused(model: Any, tokenizer: Any) -> None:
 def test_other_tokenizers_are_refused(pair: tuple[Any, Any], tokenizer: Any) -> None:
     with pytest.raises(TypeError, match="tokenizer must be the model's tokenizer, as AutoTokenizer loads it, not "):
         open_in_memory(pair[0], tokenizer)
+
+
+def test_it_is_examined_explained_compared_and_audited_like_its_folder(folder: Path, pair: tuple[Any, Any]) -> None:
+    model, tokenizer = pair
+    sizes: dict[str, Any] = {"targets": 20, "maximum_context": 10}
+    ours = bs.examine(model, experiment="truncate", text=TEXT, tokenizer=tokenizer, **sizes)
+    theirs = bs.examine(f"hf:{folder}", experiment="truncate", text=TEXT, **sizes)
+    assert ours.figures == theirs.figures and ours.path is None
+    words = [bs.explain(one, text=TEXT, words=9, **own).to_frame() for one, own in _both(folder, pair)]
+    assert words[0].drop(columns="model").equals(words[1].drop(columns="model"))
+    gains = [bs.compare(one, "cache", text=TEXT, **own).figures.comparisons[0].gain for one, own in _both(folder, pair)]
+    assert gains[0] == gains[1]
+    assert all(bs.audit(one, TEXT, **own).passed for one, own in _both(folder, pair))
+
+
+def _both(folder: Path, pair: tuple[Any, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    return [(pair[0], {"tokenizer": pair[1]}), (f"hf:{folder}", {})]

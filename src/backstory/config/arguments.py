@@ -126,7 +126,8 @@ def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float
         if names and isinstance(value, str):
             raise UserError(f"{message}{nearest(value, [n for n in names if isinstance(n, str)])}")
         raise TypeError(message)
-    if isinstance(value, str | os.PathLike) and Path in kinds:
+    may_be_text = isinstance(value, str) and str in kinds and typing.BinaryIO in kinds  # a text itself, no path
+    if isinstance(value, str | os.PathLike) and Path in kinds and not may_be_text:
         path = str(value)
         if "\0" in path or max(map(len, path.split("/"))) > 255:
             raise UserError(f"{name} must be a path, and no file can be called {shown(path)}")

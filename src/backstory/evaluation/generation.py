@@ -104,13 +104,29 @@ def generate(
     precision: str = "float32",
     **loading: Any,
 ) -> Iterator[str]:
-    """Yield the text with which a run continues `prompt`, in pieces, as soon as each is known. Raises UserError at once.
+    """Yield the text with which a run continues a prompt, in pieces, as soon as each is known. Raises UserError at once.
 
-    At most `tokens` are drawn, as `Sampling` says, fewer if a text of `stop` comes up, which is left out; the same seed gives
-    the same text. `echo` yields the prompt first, as the vocabulary has it. `<unk>` is drawn only with `allow_unknown`. Drawn
-    tokens are observed, so a reader that adapts learns from its own text. `session`, the folder of one, continues from its
-    state, with its reader, and does not change it. `save`
-    writes the whole text to RUN/sample/result.json for reports. `loading` are the fields of LoadOptions, such as `device`.
+    The same seed gives the same text. Drawn tokens are observed, so a reader that adapts learns from its own text.
+
+    Args:
+        run: A run's folder, or `hf:PATH_OR_NAME`.
+        prompt: The text to continue; empty for the beginning of a text.
+        tokens: The most tokens that are drawn.
+        temperature: Below 1 likelier tokens become likelier still; 0 takes the likeliest.
+        top_k: Draw among so many of the likeliest tokens.
+        top_p: Draw among the likeliest tokens that together have this probability.
+        seed: Of the draw.
+        stop: Texts at which it ends; they are left out.
+        echo: Yield the prompt first, as the vocabulary has it.
+        allow_unknown: Draw `<unk>` too.
+        save: Write the whole text to RUN/sample/result.json, for reports.
+        reader: How the text is read (`backstory ls readers`); by default static.
+        session: The folder of a session, whose state and reader it continues from, and which it does not change.
+        precision: `float32`, `bfloat16` or `auto`: of matrix products.
+        loading: The fields of LoadOptions, such as `device`.
+
+    Example:
+        >>> print("".join(bs.generate("runs/demo", "return the", tokens=50, temperature=0.8)))
     """
     if tokens < 1:
         raise UserError(f"the number of tokens must be at least 1, not {tokens}")

@@ -1,0 +1,98 @@
+"""The functions of `import backstory as bs`: names, texts and overrides in every form give what the command line gives."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import backstory as bs
+from backstory.config import RunConfig, UserError
+from backstory.data import Dataset
+from backstory.readers import StaticReader
+
+TEXT = "ann saw the tea and bob sold more oil\ndora took the jam and carl found more ink\n" * 12
+
+
+def test_a_text_may_be_a_path_a_string_or_a_file(tiny_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a text.txt"
+    path.write_text(TEXT)
+    with path.open("rb") as file:
+        results = [bs.evaluate(tiny_run, text) for text in (path, str(path), TEXT, file)]
+    assert len({result.figures.nats_per_token for result in results}) == 1
+    assert [result.provenance.corpus.name for result in results[:3]] == ["a text.txt", "a text.txt", "text"]
+    assert all(result.path is None for result in results)
+
+
+@pytest.mark.parametrize("text", ["no such.txt", "and see notes.md"])
+def test_a_line_that_ends_like_a_file_name_is_a_file_that_is_not_there(tiny_run: Path, text: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"there is no file '{text}'; if it is the text itself, end it with a line break"
+    ):
+        bs.evaluate(tiny_run, text)
+    assert bs.evaluate(tiny_run, f"{text}\n", allow_unknown=True).figures.tokens > 2
+
+
+def test_overrides_change_settings_and_start_another_kind_from_its_defaults() -> None:
+    config = bs.recipe("demo", {"training.epochs": np.int64(3), "model.head.kind": "mixture", "model.head.experts": 4})
+    assert (config.training.epochs, config.model.head.experts) == (3, 4)  # type: ignore[union-attr]
+    nested = bs.recipe("demo", {"training": {"epochs": 3}, "model.head": {"kind": "mixture", "experts": 4}})
+    assert nested == config and bs.recipe("demo").training.epochs != 3
+
+
+def test_a_training_is_named_by_a_recipe_a_file_settings_or_its_run(
+    tiny_config: RunConfig, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = {"model.core.hidden": 9, "model.embedding.size": 7, "training.epochs": 1, "training.schedule": "constant"}
+    named = bs.train("demo", corpus=tiny_corpus, overrides=small)
+    assert named is not None and named.run == Path("runs/demo")
+    config = bs.recipe(named.run)
+    assert config.text.corpus == str(tiny_corpus) and config.training.epochs == 1
+    again = bs.train("runs/demo", mode="resume")
+    assert again is not None and again.figures == named.figures and again.run == named.run
+    (tmp_path / "mine.yaml").write_text((named.run / "config.yaml").read_text())
+    copied = bs.train(Path("mine.yaml"), out=Path("copy"))
+    assert copied is not None and copied.figures.valid_nats == named.figures.valid_nats
+    by_settings = bs.train(config, "third")
+    assert by_settings is not None and by_settings.provenance.weights == named.provenance.weights
+
+
+def test_an_audit_is_that_of_an_evaluation(tiny_run: Path) -> None:
+    evaluated = bs.evaluate(tiny_run, TEXT, reader="cache", audit_seed=3, audit_places=2).figures.audit
+    assert bs.audit(tiny_run, TEXT, reader="cache", audit_seed=3, audit_places=2) == evaluated
+
+
+class PeeksAtNext(StaticReader):
+    """Shifts its state by the last token of the block before it predicts."""
+
+    def predict(self, tokens: torch.Tensor) -> Any:
+        _, self._state = self.model(tokens[:, -1:], self._state)
+        return super().predict(tokens)
+
+
+def test_a_reader_in_memory_is_audited_on_ids_or_a_corpus(tiny_run: Path, tiny_dataset: Dataset) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    ids = vocabulary.encode(TEXT)
+    assert bs.audit(model, ids).passed and bs.audit(StaticReader(model), tiny_dataset, split="valid").passed
+    cheat = bs.audit(PeeksAtNext(model), ids)
+    assert not cheat.passed and cheat.checks is not None and not cheat.checks["causal"] and cheat.failures
+
+
+def test_readers_are_compared_by_the_gain_of_their_scores(tiny_run: Path, tmp_path: Path) -> None:
+    result = bs.compare(tiny_run, "cache", against="static", text=TEXT, out=tmp_path)
+    scores = {name: bs.evaluate(tiny_run, TEXT, reader=name).figures.nats_per_token for name in ("static", "cache")}
+    (pair,) = result.figures.comparisons
+    assert pair.name == "cache over static"
+    assert pair.gain == pytest.approx(scores["static"] - scores["cache"], abs=1e-6)
+    assert result.to_frame()["name"].tolist() == ["cache", "static"]
+
+
+def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
+    for kind in (str, Path):
+        out = kind(tmp_path / kind.__name__)
+        examined = bs.examine(kind(tiny_run), targets=20, maximum_context=10, out=out)
+        assert examined.path == Path(out) / "result.json" and math.isfinite(examined.figures.baseline.nats)
+        bs.report(kind(tiny_run), kind(tmp_path / f"{kind.__name__}.html"))
