@@ -24,7 +24,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from backstory.cli import help_page
 from backstory.cli.mistakes import NONE, explain, takes_all_settings
 from backstory.cli.short_flags import expanded
-from backstory.config import UserError, nearest, recipes, validate
+from backstory.config import UserError, nearest, pasted, recipes, validate
 from backstory.config.errors import check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.process import first_here
@@ -91,9 +91,10 @@ def dispatch(verb: str, actions: Mapping[str, Action], arguments: Sequence[str])
         print(help_page.table({name: phrase for name, (phrase, _) in actions.items()}))
         return 0
     if arguments[0] not in actions:
-        raise UserError(
-            f"there is no `backstory {verb} {arguments[0]}`{nearest(arguments[0], actions)}; there is {listed}"
-        )
+        meant = nearest(arguments[0], actions)
+        if not meant and "show" in actions:
+            meant = f" (did you mean `backstory {verb} {next(iter(actions))} {pasted(arguments[0])}`?)"
+        raise UserError(f"there is no `backstory {verb} {arguments[0]}`{meant}; there is {listed}")
     return actions[arguments[0]][1](arguments[1:])
 
 
@@ -116,7 +117,7 @@ def announce(work: str, *runs: Path, slow: str = "torch") -> None:
     Raises UserError where a run that it works on is absent.
     """
     for run in runs:
-        if ":" not in str(run):  # a model from elsewhere
+        if not str(run).startswith("hf:"):
             recipes.check_run_exists(run)
     if sys.modules.get(slow) is None and first_here():
         print(f"backstory: {work}", file=sys.stderr)

@@ -128,6 +128,11 @@ def text_source(text: str) -> Path | BinaryIO:
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
     if text == "-":
         return typed_text()
+    if not Path(text).exists() and "/" not in text and "." not in text:
+        from backstory.readers import READERS
+
+        if text.partition(":")[0] in READERS:
+            raise UserError(f"there is no file '{text}'; each reader follows a flag of its own: `--reader {text}`")
     from backstory.data.corpora.text_files import is_pipe
 
     if is_pipe(Path(text)):

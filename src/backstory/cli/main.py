@@ -80,14 +80,14 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["help"]:
+    if arguments[:1] in (["help"], ["--help"], ["-h"]):
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         print(overview())
         return 0
     arguments, plugins = split_plugins(arguments)
     verb, *rest = arguments or [""]
-    if verb in ("-V", "--version"):
+    if verb in ("-V", "-v", "--version", "version"):
         from importlib.metadata import version
 
         print(f"backstory {version('backstory')}")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import tyro
 
-from backstory.cli.short_flags import SHORT
-from backstory.config import nearest
+from backstory.cli.short_flags import ELSEWHERE, SHORT
+from backstory.config import nearest, pasted
 from backstory.config.renamed import present_flag
 
 NONE = ("none", "None")
@@ -142,7 +142,9 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 return f"there is no flag {name} for these parts; it comes with {' or '.join(others)}"
             if present := present_flag(verb, name):
                 return f"{name} is now called {present}; use that flag"
-            return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help-all` lists them"
+            same = next((flag for flag in ELSEWHERE.get(name, ()) if flag in flags), None)
+            hint = f" (did you mean '{same}'?)" if same else nearest_flag(name, flags)
+            return f"there is no flag {name}{hint}; `backstory {verb} --help-all` lists them"
         if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
             return problem
     return _misplaced([s for s in known if s.positional], positional, verb)
@@ -226,7 +228,16 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
         missing = positions[len(values)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
+    for setting, value in zip(positions, values, strict=False):
+        if not setting.listed and not setting.accepts(value):
+            return f"{setting.name} must be {setting.expected()}, not '{value}'; the command is `{usage}`"
     if len(values) > len(positions) and not any(s.listed for s in positions):
         extra = values[len(positions)]
+        if verb == "generate":
+            return f'unexpected argument {extra!r}; a prompt stands in quotes: `{usage} --prompt "THE WORDS"`'
+        if verb == "read":
+            return f"unexpected argument {extra!r}; it reads standard input: `{usage} < {pasted(extra)}`"
+        if verb.endswith(" RECIPE") and Path(extra).exists():
+            return f"unexpected argument {extra!r}; a text is given as --corpus {pasted(extra)}"
         return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
     return f"the command line cannot be read; `backstory {verb} --help` explains"

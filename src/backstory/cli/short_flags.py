@@ -30,6 +30,35 @@ SHORT: Mapping[str, str] = {
 """Short name -> flag of the setting's dotted name, for the commands with all settings of a run (`train`, `sweep run`)."""
 
 
+ELSEWHERE: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("--text", "--data", "--dataset", "--file", "--input"), ("--corpus", "--text")),
+    **dict.fromkeys(("--output", "--output-dir", "--save", "--save-dir", "-o", "--html"), ("--out",)),
+    **dict.fromkeys(("--seq-len", "--seq-length", "--sequence-length", "--block-size", "--bptt"), ("--segment",)),
+    **dict.fromkeys(("--learning-rate", "-lr"), ("--lr",)),
+    **dict.fromkeys(("--vocab-size", "--vocabulary-size", "--max-vocab"), ("--text.maximum-size", "--maximum-size")),
+    **dict.fromkeys(("--num-layers", "--n-layers", "--nlayers", "--n-layer"), ("--layers",)),
+    **dict.fromkeys(("--hidden-size", "--nhid", "--hidden-dim", "--n-embd", "--d-model"), ("--hidden",)),
+    **dict.fromkeys(("--emsize", "--emb-size", "--embedding-dim"), ("--embedding-size",)),
+    **dict.fromkeys(("--wd", "--wdecay"), ("--weight-decay",)),
+    **dict.fromkeys(("--max-steps", "--iterations", "--iters"), ("--steps",)),
+    **dict.fromkeys(("--gpu", "--cuda", "--cpu"), ("--device",)),
+    **dict.fromkeys(("--dtype", "--fp16", "--bf16", "--amp"), ("--precision",)),
+    **dict.fromkeys(
+        ("--n", "-n", "--length", "--max-new-tokens", "--max-tokens", "--num-tokens"), ("--tokens", "--trials")
+    ),
+    **dict.fromkeys(("--temp", "-t"), ("--temperature",)),
+    **dict.fromkeys(("--checkpoint", "--load", "--pretrained", "--from"), ("--init-from",)),
+    **dict.fromkeys(("--continue", "--resume-from"), ("--resume",)),
+    **dict.fromkeys(("--force", "-f"), ("--overwrite",)),
+    **dict.fromkeys(("--model", "--arch", "--architecture", "--rnn"), ("--core",)),
+    **dict.fromkeys(("--num-trials", "--n-trials"), ("--trials",)),
+    **dict.fromkeys(("--jobs", "--workers", "--num-workers", "-j"), ("--processes",)),
+    **dict.fromkeys(("--experiments", "--ablation", "--perturbation"), ("--experiment",)),
+    **dict.fromkeys(("--bs", "-b"), ("--batch-size",)),
+}
+"""Flags of other programs -> the flags here that do the same, for suggestions: the first one that a command has."""
+
+
 def expanded(arguments: Sequence[str]) -> list[str]:
     """Return arguments with each short name replaced by the flag that it stands for."""
     return [long + value for argument in arguments for long, value in [_split(argument)]]

@@ -141,7 +141,28 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
     if arguments[0].startswith("-"):
         raise UserError(f"the recipe comes first: `backstory {verb} RECIPE {arguments[0]} ...`")
     check_utf8(arguments[0])
+    check_is_recipe(arguments[0], verb)
     return arguments[0], list(arguments[1:])
+
+
+def check_is_recipe(recipe: str, verb: str) -> None:
+    """Raise UserError where a text or a corpus stands in the place of the recipe, or a packaged one is named as a file."""
+    path = Path(recipe)
+    if recipe in recipes.names():
+        return
+    if path.stem in recipes.names() and path.suffix in (".yaml", ".yml") and not path.exists():
+        raise UserError(f"there is no file {recipe}; the packaged recipe is called {path.stem}")
+    if not path.exists() and "/" not in recipe:
+        from backstory.data import CORPORA
+
+        if recipe in CORPORA:
+            raise UserError(f"{recipe} is a corpus, not a recipe: `backstory {verb} demo --corpus {recipe}`")
+    if path.suffix in (".yaml", ".yml") or not path.exists():
+        return
+    if path.is_file() or (not (path / recipes.CONFIG).exists() and any(path.glob("*.txt"))):
+        raise UserError(
+            f"{recipe} is a text, and the recipe comes first: `backstory {verb} demo --corpus {pasted(recipe)}`"
+        )
 
 
 def with_kinds(config: RunConfig, arguments: Sequence[str]) -> RunConfig:

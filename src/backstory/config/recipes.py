@@ -125,10 +125,17 @@ def load(name_or_path: str) -> RunConfig:
 
 def check_run_exists(folder: Path) -> None:
     """Raise UserError where there is no folder of a run, with the command that trains one."""
-    if not folder.is_dir():
+    if folder.is_file():
+        beside = f", {folder.parent}" if (folder.parent / CONFIG).is_file() else ", and a text after it"
+        raise UserError(f"{folder} is a file; name the folder of a run first{beside}")
+    if str(folder).lower().startswith("hf:"):
         raise UserError(
-            f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
+            f"{folder} is a model of Hugging Face, which can only be read (hf:...); name a run trained here"
         )
+    if not folder.is_dir():
+        train = f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
+        on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
+        raise UserError(train + (f"; a model of Hugging Face is named hf:{folder}" if on_hub else ""))
 
 
 @cache
