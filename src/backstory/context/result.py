@@ -81,10 +81,9 @@ def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> 
 
 
 def _kind(losses: Losses) -> type[EffectRecord]:
-    """Return the record of the conditions of an experiment."""
-    experiment = losses.settings.get("experiment", losses.conditions[0]["method"])
+    """Return the record of the conditions of the experiment that the losses name; without a name, that of any."""
     pictured = all("series" in condition for condition in losses.conditions)
-    return EFFECTS.get(experiment, PicturedEffect if pictured else EffectRecord)
+    return EFFECTS.get(losses.settings.get("experiment", ""), PicturedEffect if pictured else EffectRecord)
 
 
 def _check_alike(models: Sequence[Losses]) -> None:
