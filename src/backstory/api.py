@@ -271,9 +271,11 @@ def examine(
         raise UserError("a model in memory is examined on token ids or a prepared corpus; give it as corpus")
     if corpus is None:
         raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
-    dataset = prepare(TextConfig(corpus=str(corpus))) if isinstance(corpus, str | Path) else corpus
+    requested = _examine_options(experiment, options)
+    text_config = TextConfig(corpus=str(corpus), field=requested.field or TextConfig().field)
+    dataset = prepare(text_config) if isinstance(corpus, str | Path) else corpus
     subject: Any = model
-    return examine_model(subject, dataset, _examine_options(experiment, options), name=name or "model", **process)
+    return examine_model(subject, dataset, requested, name=name or "model", **process)
 
 
 @checked()

@@ -10,8 +10,8 @@ import pytest
 from commands import SMALL, Command
 from rich.text import Text
 
-from backstory.cli.command_line import progress_bar
 from backstory.cli.main import main
+from backstory.config.progress_bar import progress_bar
 from backstory.config.terminal import cell, make_console, printable_json, printing
 from backstory.reports.tables import Table, columns, to_text
 

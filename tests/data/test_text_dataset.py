@@ -100,7 +100,7 @@ def test_words_unseen_in_training_are_unk(corpus: Make) -> None:
         (b"\xef\xbb\xbfa\r\n\x00", r"a NUL at byte 6"),
         (b"the c\xe4t\n", r"train\.txt is not UTF-8 text \(byte 5\)"),
         (b"the cat\xe2\x82", r"not UTF-8 text \(byte 7\)"),
-        ("the cat".encode("utf-16"), r"not UTF-8 text \(byte 0\)"),
+        ("the cat".encode("utf-16")[:-1], r"not UTF-16 text \(byte 14\)"),
     ],
 )
 def test_bad_texts_are_refused(train: bytes, message: str, corpus: Make) -> None:

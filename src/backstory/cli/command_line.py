@@ -1,4 +1,4 @@
-"""Command lines from dataclasses by tyro with one-line errors, arguments that verbs share, standard input, progress."""
+"""Command lines from dataclasses by tyro with one-line errors, arguments that verbs share, and standard input."""
 
 import contextlib
 import dataclasses
@@ -7,18 +7,13 @@ import json
 import os
 import stat
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO, TypeVar
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from backstory.cli import help_page
@@ -28,7 +23,7 @@ from backstory.config import UserError, nearest, pasted, recipes, validate
 from backstory.config.errors import check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.process import first_here
-from backstory.config.terminal import make_console, printable_json
+from backstory.config.terminal import printable_json
 
 T = TypeVar("T")
 
@@ -157,41 +152,3 @@ def typed_text() -> BinaryIO:
     if stdin.isatty():
         print("backstory: type a text, and Ctrl-D to end", file=sys.stderr)
     return stdin.buffer
-
-
-EVERY = 60.0
-"""Seconds between two lines of progress."""
-
-
-@contextmanager
-def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar for the block; call the yielded function with (done, total), where `size` make one shown unit.
-
-    Without a terminal it prints a line every minute, and nothing if the work ends before.
-    """
-    console = make_console(stderr=True)
-    if not console.is_terminal:
-        yield _lines(console, description, unit, size)
-        return
-    # No markup: a description may hold a path with square brackets.
-    counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit, markup=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(None), counts, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(description, total=1)
-        yield lambda done, total: bar.update(task, completed=done / size, total=total / size)
-
-
-def _lines(console: Console, description: str, unit: str, size: int) -> Callable[[int, int], None]:
-    started = printed = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal printed
-        now = time.monotonic()
-        if now - printed < EVERY or not 0 < done < total:
-            return
-        printed = now
-        left = timedelta(seconds=round((now - started) * (total - done) / done))
-        counts = f"{done / size:,.0f} of {total / size:,.0f} {unit}"
-        console.print(f"{description}: {counts}, {left} left", markup=False, highlight=False, soft_wrap=True)
-
-    return show

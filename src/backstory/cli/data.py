@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json, progress_bar
+from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
 from backstory.config import TextConfig
+from backstory.config.progress_bar import progress_bar, shown_progress
 
 if TYPE_CHECKING:
     from backstory.data import Dataset
@@ -63,8 +64,8 @@ def _figures(args: ShowCorpusArguments) -> int:
     from backstory.data import check_synthetic, gold_file, prepare
 
     check_synthetic(args)
-    with progress_bar(f"preparing {args.corpus}", "MB", 1_000_000) as progress:
-        dataset = prepare(args, args.data_dir, progress)
+    with shown_progress():
+        dataset = prepare(args, args.data_dir)
     if args.json:
         print_json(_facts(dataset, args.data_dir))
         return 0

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from backstory.cli import train
-from backstory.cli.command_line import announce, parse, progress_bar
+from backstory.cli.command_line import announce, parse
 from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
 from backstory.config.formats import count, perplexity
+from backstory.config.progress_bar import progress_bar
 from backstory.config.terminal import make_console
 
 if TYPE_CHECKING:

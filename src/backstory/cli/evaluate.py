@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, progress_bar, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
 from backstory.config import UserError, plural
 from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
+from backstory.config.progress_bar import progress_bar
 from backstory.config.scores import IN_BITS, format_score
 from backstory.config.terminal import make_console, one_line
 
@@ -28,7 +29,9 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
 
     text: Annotated[  # type: ignore[assignment]
         tyro.conf.Positional[str | None],
-        tyro.conf.arg(metavar="[TEXT]", help="A text file to read instead of a split, or - for standard input."),
+        tyro.conf.arg(
+            metavar="[TEXT]", help="A file or folder of texts to read instead of a split, or - for standard input."
+        ),
     ] = None
     split: str | None = None  # type: ignore[assignment]
     """train, valid or test (the default)."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.config import UserError
 from backstory.config.options import ExamineOptions
+from backstory.config.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import Result

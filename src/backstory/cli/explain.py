@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
 from backstory.config.options import CompareOptions, ExplainOptions
+from backstory.config.progress_bar import progress_bar
 from backstory.config.terminal import make_console
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json, progress_bar
+from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
+from backstory.config.progress_bar import progress_bar
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
 

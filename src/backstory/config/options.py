@@ -40,12 +40,14 @@ class LoadOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(LoadOptions):
-    """How a model is loaded, and the place of its corpus."""
+    """How a model is loaded, and where and in which field its text is."""
 
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     corpus: str | None = None
     """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    field: Annotated[str | None, tyro.conf.arg(name="text.field")] = None
+    """Field or column of a .jsonl, .csv or .parquet text that holds the texts (else that of the run's corpus)."""
 
 
 @checked(batch_size=1, lengths=1)

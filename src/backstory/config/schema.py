@@ -68,7 +68,7 @@ class TextConfig:
     """The corpus, its tokenizer and its vocabulary."""
 
     corpus: str = "stdlib"
-    """A corpus by name (`backstory ls corpora`), or the path of a text file or of a folder of text files."""
+    """A corpus by name (`backstory ls corpora`), or the path of a file or folder of texts (docs/corpora.md lists formats)."""
     tokenizer: str = "auto"
     """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, marked-characters, bytes, or a
     tokenizer.json."""
@@ -80,6 +80,9 @@ class TextConfig:
     """Largest size of the vocabulary, special types included; the rarest words become <unk>."""
     recall: RecallConfig = field(default_factory=RecallConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    # Last, as it hides `dataclasses.field`.
+    field: str = "text"
+    """Field or column that holds the texts of a .jsonl, .csv, .tsv or .parquet file, or of a saved dataset."""
 
 
 @dataclass(frozen=True)

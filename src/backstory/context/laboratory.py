@@ -274,7 +274,9 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     _check_window(run.name, limit, options.maximum_context)
     training = None
     if options.experiment == "replace":  # a text of one's own comes without a training text
-        training = dataset if "train" in dataset.splits else run.dataset(options.corpus, options.data_dir)
+        training = (
+            dataset if "train" in dataset.splits else run.dataset(options.corpus, options.data_dir, options.field)
+        )
     text = AnnotatedText.of(dataset, split.name, options, options.data_dir)
     scorer = ReaderScorer(setup.reader, _bytes(options.memory))
     text, on = _examination(text, setup.reader, scorer, options, training, limit)

@@ -14,7 +14,7 @@ from backstory.data.dataset import (
     unknown_tokens,
 )
 from backstory.data.decoding import decode_stream, in_words, word_numbers, word_parts
-from backstory.data.encoding import check_synthetic, encode_bytes, encode_split, prepare
+from backstory.data.encoding import check_synthetic, encode_bytes, encode_sources, encode_split, prepare
 from backstory.data.synthetic.algorithms import Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tags import gold_file, is_content, is_function, tagged_by, tags_of, word_classes
@@ -41,6 +41,7 @@ __all__ = [
     "check_word_score",
     "decode_stream",
     "encode_bytes",
+    "encode_sources",
     "encode_split",
     "fetch",
     "find",

@@ -13,13 +13,15 @@ import numpy as np
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError
+from backstory.config.progress_bar import ProgressCallback, preparing
 from backstory.config.renamed import first_settings
 from backstory.config.schema import RunConfig, TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
 from backstory.data.corpora import catalogue, text_files
 from backstory.data.corpora.catalogue import SPLITS, Corpus, Document
-from backstory.data.corpora.download import ProgressCallback
+from backstory.data.corpora.text_files import Source
+from backstory.data.corpora.unpacking import TextReader
 from backstory.data.dataset import Dataset, Split, json_digest, synthetic_splits
 from backstory.data.synthetic import algorithms, recall
 from backstory.data.synthetic.algorithms import OWN, TASKS, Algorithm
@@ -63,19 +65,19 @@ def prepare(
         if tokenizer is not None or vocabulary is not None:
             raise UserError(f"the corpus {config.corpus} is synthetic and has its own tokens; choose another corpus")
         return _generate(config, progress)
-    corpus = catalogue.find(config.corpus, data_dir)
     if vocabulary is not None:
         tokenizer, config = vocabulary.tokenizer, replace(config, lowercase=vocabulary.lowercase)
-    elif tokenizer is None:
-        name = corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer
-        tokenizer = built_in.tokenizer(name, _sample(corpus))
+    as_is = config.tokenizer == "bytes" if tokenizer is None else tokenizer.unit == "byte"
+    corpus = catalogue.find(config.corpus, data_dir, TextReader(config.field, as_is))
+    tokenizer = tokenizer or _tokenizer(corpus, config)
     fingerprint = _fingerprint(corpus, tokenizer, config, vocabulary)
     # Titles are stored with the ids but do not change them: they are part of the key, not of the fingerprint.
     titles = [s.title for split in SPLITS for s in corpus.sources[split]]
     key = json_digest([STORED, fingerprint, corpus.name, titles, tokenizer.name, unicodedata.unidata_version])
 
     def make(folder: Path) -> None:
-        _build(folder, _with_progress(corpus, progress) if progress else corpus, tokenizer, config, vocabulary)
+        with preparing(corpus.name, sum(_sizes(corpus).values())) as shown:
+            _build(folder, _with_progress(corpus, progress or shown), tokenizer, config, vocabulary)
         if _fingerprint(corpus, tokenizer, config, vocabulary) != fingerprint:
             raise UserError(f"the files of {corpus.name} changed while they were read; run again")
 
@@ -83,6 +85,12 @@ def prepare(
     stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+
+
+def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:
+    """Return the tokenizer of the settings. Raises UserError."""
+    name = corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer
+    return built_in.tokenizer(name, _sample(corpus))
 
 
 def corpora_with(part: str, setting: str) -> tuple[str, ...]:
@@ -169,13 +177,22 @@ def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, tit
     return split, sha.hexdigest()
 
 
+def encode_sources(vocabulary: Vocabulary, sources: list[Source], name: str, title: str) -> tuple[Split, str]:
+    """Encode ranges of files as a split with their documents; return the SHA-256 (hex) of their content with it.
+
+    `title` names the text in messages. Raises UserError as `encode_bytes` does.
+    """
+    as_is, counter = vocabulary.tokenizer.unit == "byte", _Counter()
+    documents = (document for source in sources for document in text_files.documents(source, as_is))
+    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents(documents, vocabulary)])
+    sha = json_digest([text_files.digest(source) for source in sources])
+    return counter.split(vocabulary, ids, name, title), sha
+
+
 def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, title: str) -> Split:
     counter = _Counter()
-    ids = np.concatenate([np.empty(0, np.int32), *counter.encode(vocabulary, blocks)])
-    if not len(ids):
-        raise UserError(f"{title} is empty; give some words")
-    outside = classify(counter.outside, vocabulary)
-    return Split(name, ids, np.zeros(1, np.int64), [""], counter.characters, counter.bytes, counter.words, outside)
+    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents([("", blocks)], vocabulary)])
+    return counter.split(vocabulary, ids, name, title)
 
 
 def _sample(corpus: Corpus) -> str:
@@ -222,7 +239,7 @@ def _build(
 
 def _with_progress(corpus: Corpus, progress: ProgressCallback) -> Corpus:
     """Return the corpus with `progress` called for every block that is read; the training text is read twice."""
-    sizes = {s: sum((x.end or text_files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
+    sizes = _sizes(corpus)
     done, total = 0, sum(sizes.values()) + sizes["train"]
 
     def counted(blocks: Iterable[str]) -> Iterator[str]:
@@ -233,6 +250,11 @@ def _with_progress(corpus: Corpus, progress: ProgressCallback) -> Corpus:
             progress(done, total)
 
     return replace(corpus, documents=lambda title, blocks: corpus.documents(title, counted(blocks)))
+
+
+def _sizes(corpus: Corpus) -> dict[str, int]:
+    """Return the bytes of each split."""
+    return {s: sum((x.end or text_files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
 
 
 def _count(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig) -> Counter[str]:
@@ -251,7 +273,8 @@ def _count(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig) -> Counter[
 
 def _documents(corpus: Corpus, split: str, tokenizer: Tokenizer) -> Iterator[Document]:
     for source in corpus.sources[split]:
-        yield from corpus.documents(source.title, text_files.text_blocks(source, as_is=tokenizer.unit == "byte"))
+        for title, blocks in text_files.documents(source, as_is=tokenizer.unit == "byte"):
+            yield from corpus.documents(title, blocks)
 
 
 @dataclass
@@ -283,6 +306,13 @@ class _Counter:
         for ids, outside in vocabulary.encode_marked(self._measure(blocks)):
             self.outside.update(outside.values())
             yield ids
+
+    def split(self, vocabulary: Vocabulary, ids: np.ndarray, name: str, title: str) -> Split:
+        """Return the split that these counts are of. Raises UserError if it has no tokens; `title` names it."""
+        if not len(ids):
+            raise UserError(f"{title} is empty; give some words")
+        documents, outside = np.array(self.documents, np.int64), classify(self.outside, vocabulary)
+        return Split(name, ids, documents, self.titles, self.characters, self.bytes, self.words, outside)
 
     def to_json(self, vocabulary: Vocabulary) -> dict[str, Any]:
         """Return the counts of the split as they are stored."""

@@ -9,8 +9,10 @@ from typing import Any, BinaryIO
 from backstory.config import TextConfig, UserError, check_name, plural
 from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.scores import SplitOverlap, advice
-from backstory.data import Dataset, Split, encode_bytes, unknown_share
+from backstory.data import Dataset, Split, encode_bytes, encode_sources, unknown_share
+from backstory.data.corpora.catalogue import find_text
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
+from backstory.data.corpora.unpacking import TextReader, is_plain
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import choose_precision, device_name
 from backstory.readers.base import Reader
@@ -115,10 +117,10 @@ def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any)
     overrides = options.inference_overrides()
     run, reader, layers = open_reader(model, options.reader, options.precision, options.load_options(), overrides)
     if options.text is not None:
-        dataset = read_text(run, options.text)
+        dataset = read_text(run, options.text, options.field)
         split = dataset.splits["text"]
     else:
-        dataset = run.dataset(options.corpus, options.data_dir)
+        dataset = run.dataset(options.corpus, options.data_dir, options.field)
         check_name(options.split, dataset.splits, "split")
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)
@@ -129,14 +131,24 @@ def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any)
     return setup
 
 
-def read_text(run: Run, text: Path | BinaryIO) -> Dataset:
-    """Return a text of one's own in the run's vocabulary, as a dataset with the one split `text`. Raises UserError."""
-    if isinstance(text, Path):
-        name, blocks = text.name, raw_blocks(Source(text))
+def read_text(run: Run, text: Path | BinaryIO, field: str | None = None) -> Dataset:
+    """Return a text of one's own in the run's vocabulary, as a dataset with the one split `text`. Raises UserError.
+
+    `field` holds the texts of a file of records; by default it is that of the run's corpus.
+    """
+    vocabulary, provenance = run.vocabulary, "a text of one's own"
+    if isinstance(text, Path) and not is_plain(text):
+        field = field or (TextConfig() if run.config is None else run.config.text).field
+        corpus = find_text(text, TextReader(field, vocabulary.tokenizer.unit == "byte"))
+        name, provenance = corpus.name, f"{provenance}: {corpus.provenance}"
+        split, sha256 = encode_sources(vocabulary, corpus.sources["text"], "text", name)
     else:
-        name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
-        name = "standard input" if name == "<stdin>" else name
-    split, sha256 = encode_bytes(run.vocabulary, blocks, "text", name)
+        if isinstance(text, Path):
+            name, blocks = text.name, raw_blocks(Source(text))
+        else:
+            name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
+            name = "standard input" if name == "<stdin>" else name
+        split, sha256 = encode_bytes(vocabulary, blocks, "text", name)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
-    return Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")
+    return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance)

@@ -103,13 +103,14 @@ class HuggingFaceRun(Run):
         # Only a model that was exported from here has such settings.
         return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
 
-    def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
+    def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
         """Prepare a corpus, by its name or path, in the model's own pieces. Raises UserError."""
         if corpus is None:
             raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
+        text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
         if self.exported:
-            return prepare(TextConfig(corpus=corpus), data_dir, vocabulary=self.vocabulary)
-        prepared = prepare(TextConfig(corpus=corpus), data_dir, tokenizer=self.vocabulary.tokenizer)
+            return prepare(text, data_dir, vocabulary=self.vocabulary)
+        prepared = prepare(text, data_dir, tokenizer=self.vocabulary.tokenizer)
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.formats import duration
 from backstory.config.process import Stopped, StopRequest
+from backstory.config.progress_bar import shown_progress
 from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
@@ -147,7 +148,8 @@ class Reproduction:
         waiting = [run for run in self.todo if run.name not in self.known and not self.folder.finished(run)]
         for device in {run.config.training.device for run in waiting}:
             choose_device(device)
-        datasets = {text: prepare(text, data_dir) for text in {run.config.text for run in waiting}}
+        with shown_progress():
+            datasets = {text: prepare(text, data_dir) for text in {run.config.text for run in waiting}}
         self._check_texts(datasets)
         for run in waiting:
             for examination in run.examinations:

@@ -181,13 +181,20 @@ class Run:
                 "or use readers that need no preparation"
             )
 
-    def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
-        """Return the corpus that it was trained on. Raises UserError if it has changed or `corpus` names another."""
-        if corpus is not None:
+    def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
+        """Return the corpus that it was trained on, in the pieces of its own tokenizer.
+
+        Raises UserError if it has changed, or if `corpus` or `field` name another.
+        """
+        if corpus is not None or field not in (None, self.config.text.field):
+            flag = "--text.field" if corpus is None else "--corpus"
             raise UserError(
-                f"{self.folder} is read with the corpus it was trained on; leave --corpus out, or give a text"
+                f"{self.folder} is read with the corpus it was trained on; leave {flag} out, or give a text"
             )
-        dataset = prepare(*self.text_source(data_dir))
+        # A tokenizer from a file, or trained on the corpus, is saved within the run.
+        tokenizer = self.vocabulary.tokenizer
+        pieces = tokenizer if tokenizer.unit == "piece" else None
+        dataset = prepare(*self.text_source(data_dir), tokenizer=pieces)
         if dataset.fingerprint != self.corpus["fingerprint"]:
             raise UserError(
                 f"the corpus {dataset.corpus} is not the text that {self.folder} was trained on; give that text, or train again"

@@ -16,6 +16,7 @@ from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
+from backstory.config.progress_bar import shown_progress
 from backstory.config.scores import advice, perplexity
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say
@@ -76,7 +77,8 @@ def train(
         check_batch(config.training.batch_size, ranks)
         with _locked_folder(out, config, mode, accept, ranks) as in_place:
             keep_freed_memory()
-            dataset = prepare(config.text, data_dir)
+            with shown_progress(console if ranks.first else make_console(quiet=True)):
+                dataset = prepare(config.text, data_dir)
             device = choose_device(config.training.device)
             check_splits_differ(dataset, allow_equal_splits)
             precision = choose_precision(config.training.precision, device)

@@ -13,6 +13,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, to_dict, validate
 from backstory.config.formats import validation
 from backstory.config.process import Stopped, StopRequest
+from backstory.config.progress_bar import shown_progress
 from backstory.config.scores import IN_BITS
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import make_console
@@ -102,7 +103,8 @@ class PlannedSweep:
         """
         console, started = console or make_console(stderr=True), now()
         choose_device(self.sweep.recipe.training.device)
-        dataset = prepare(self.sweep.recipe.text, data_dir)  # once, before the processes need it
+        with shown_progress(console):
+            dataset = prepare(self.sweep.recipe.text, data_dir)  # once, before the processes need it
         storage = None if self.url is None else open_storage(self.folder, self.url)
         folder, sweep = self.folder, self.folder.open(self.sweep)
         unit: str | None = dataset.vocabulary.tokenizer.unit

@@ -2,14 +2,17 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, tee
 from pathlib import Path
 
-from backstory.config.errors import UserError, nearest
-from backstory.data.corpora import published_corpora, stdlib, text_files
+from backstory.config.errors import UserError, nearest, plural
+from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
+from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
+from backstory.data.corpora.unpacking import TextReader, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
 
 SPLITS = ("train", "valid", "test")
@@ -92,8 +95,8 @@ class NamedCorpus:
     files: str | None = None
 
 
-def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
-    """Open a corpus by its name, from `data_dir` or BACKSTORY_DATA, or a text file or folder by its path.
+def find(name_or_path: str, data_dir: Path | None = None, reader: TextReader | None = None) -> Corpus:
+    """Open a corpus by its name, from `data_dir` or BACKSTORY_DATA, or a file or folder of texts by its path.
 
     Raises UserError for an unknown name, a path that does not exist, and files that are missing or cannot be read.
     """
@@ -102,42 +105,115 @@ def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
         if opened is None:
             raise UserError(f"{name_or_path} is synthetic and has no files; `prepare` makes it")
         return opened(data_dir)
-    path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
+    path, reader, known = Path(os.path.expanduser(name_or_path)), reader or TextReader(), ", ".join(CORPORA)
     if name_or_path and os.path.isdir(path):
-        return _folder(path)
+        return _dataset(path, reader) if saved_dataset.is_saved(path) else _folder(path, reader)
     if name_or_path and os.path.exists(path):
-        return _file(path)
+        source = reader.source(path, path.stem if is_plain(path) else path.name.split(".")[0])
+        name = described(source, path.name, reader)
+        return Corpus(path.name, "regex", f"{name}, cut into 90, 5 and 5 percent", _cut(source))
     if path.suffix or os.sep in name_or_path:
         raise UserError(f"there is no file or folder {name_or_path!r}; give the path of a text or one of {known}")
     raise UserError(f"unknown corpus {name_or_path!r}{nearest(name_or_path, CORPORA)}; give one of {known} or a path")
 
 
-def _file(path: Path) -> Corpus:
-    first, second = text_files.cuts(path)
-    ranges = zip(SPLITS, (0, first, second), (first, second, None), strict=True)
-    sources = {split: [Source(path, path.stem, start, end)] for split, start, end in ranges}
-    return Corpus(path.name, "regex", f"the file {path.name}, cut into 90, 5 and 5 percent", sources)
+def find_text(path: Path, reader: TextReader) -> Corpus:
+    """Open a file or folder as one text, in `sources["text"]`: of a folder with splits the test split. Raises UserError."""
+    if not path.is_dir():
+        source = reader.source(path, path.name.split(".")[0])
+        return Corpus(path.name, "regex", described(source, path.name, reader), {"text": [source]})
+    corpus = _dataset(path, reader) if saved_dataset.is_saved(path) else _folder(path, reader, whole=True)
+    if "text" in corpus.sources:
+        return corpus
+    return replace(
+        corpus, provenance=f"the test split of {corpus.provenance}", sources={"text": corpus.sources["test"]}
+    )
 
 
-def _folder(path: Path) -> Corpus:
-    files = _visible(path)
-    if not files:
-        raise UserError(f"the folder {path} holds no files; give a folder of text files")
+def described(source: Source, name: str, reader: TextReader) -> str:
+    """Return what was read of a file: `the file a.txt`, `the 20 texts in the field text of a.jsonl`."""
+    if source.documents is None:
+        return f"the file {name}"
+    return f"the {len(source.documents):,} texts in the field {reader.field} of {name}"
+
+
+def _cut(source: Source) -> dict[str, list[Source]]:
+    return {split: [part] for split, part in zip(SPLITS, text_files.cut(source), strict=True)}
+
+
+def _dataset(path: Path, reader: TextReader) -> Corpus:
+    """Open a folder that `save_to_disk` of the Hugging Face datasets wrote, with its splits."""
     name = path.resolve().name
+    parts = saved_dataset.parts(path)
+    named: dict[str, list[str]] = {}
+    for part in parts:
+        if match := _SPLIT_FILE.fullmatch(part):
+            named.setdefault(_split(match[1]), []).append(part)
+
+    def source(part: str) -> Source:
+        return reader.unpacked(parts[part], Format(records=ARROW), part or name, path / part)
+
+    whole = next((part for part in parts if len(parts) == 1), None)
+    if whole is not None:
+        only = source(whole)
+        provenance = f"{described(only, f'the dataset {name}', reader)}, cut into 90, 5 and 5 percent"
+        return Corpus(name, "regex", provenance, _cut(only))
+    for split in SPLITS:
+        if len(named.get(split, [])) != 1:
+            raise UserError(
+                f"the dataset {path} has the splits {', '.join(parts)}, and needs one for train, validation and test each; "
+                "add it with `train_test_split`, or save its train split alone"
+            )
+    sources = {split: [source(named[split][0])] for split in SPLITS}
+    return Corpus(name, "regex", f"the field {reader.field} of the dataset {name}, with its own splits", sources)
+
+
+def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
+    """Open a folder: the files of its splits, or a document per file; `whole` as one text, if it has no splits."""
+    files, skipped = _texts(path, reader)
+    name, left_out = path.resolve().name, _left_out(skipped)
+    if not files:
+        raise UserError(f"the folder {path} holds no files{left_out}; give a folder of text files")
     if (named := _named_splits(files, path)) is not None:
-        sources = {split: [Source(file)] for split, file in named.items()}
-        return Corpus(name, "words", f"the folder {name} with files for train, valid and test", sources)
+        sources = {split: [reader.source(file) for file in part] for split, part in named.items()}
+        plain = all(source.documents is None for part in sources.values() for source in part)
+        how = "files for train, valid and test" if plain else f"the field {reader.field} of its files as splits"
+        return Corpus(name, "words" if plain else "regex", f"the folder {name} with {how}{left_out}", sources)
+    titled = [reader.source(file, str(file.relative_to(path).with_suffix(""))) for file in files]
+    if whole:
+        return Corpus(name, "regex", f"the folder {name}, {len(files):,} files{left_out}", {"text": titled})
     sources: dict[str, list[Source]] = {split: [] for split in SPLITS}
-    titled = [(file, str(file.relative_to(path).with_suffix(""))) for file in files]
     if len(files) < len(SPLITS):
-        for file, title in titled:
-            for split, parts in _file(file).sources.items():
-                sources[split] += [replace(part, title=title) for part in parts]
-        return Corpus(name, "regex", f"the folder {name}, each file cut into 90, 5 and 5 percent", sources)
-    for i, (file, title) in enumerate(titled):
-        sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(Source(file, title))
+        for source in titled:
+            for split, parts in _cut(source).items():
+                sources[split] += parts
+        how = "each file cut into 90, 5 and 5 percent"
+        return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
+    for i, source in enumerate(titled):
+        sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(source)
     how = "a document a file, every 20th to valid and the one after each of these to test"
-    return Corpus(name, "regex", f"the folder {name}, {how}", sources)
+    return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
+
+
+def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], Counter[str]]:
+    """Return the texts below a folder, and how many files of which kinds are no texts."""
+    files, skipped = [], Counter[str]()
+    for path in _visible(folder):
+        kind = None if reader.as_is else kind_of(path)
+        if kind is None:
+            files.append(path)
+        else:
+            skipped[kind] += 1
+    return files, skipped
+
+
+def _left_out(skipped: Counter[str]) -> str:
+    """Return `; left out 3 files that hold no text (a picture: 2, a PDF: 1)`, or nothing."""
+    if not skipped:
+        return ""
+    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in skipped.most_common())
+    total = skipped.total()
+    return f"; left out {total:,} {plural('file', total)} without text ({kinds})"
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -154,25 +230,37 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(paths)
 
 
-_SPLIT_FILE = re.compile(r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:\.\w+)?")
+_SPLIT_FILE = re.compile(
+    r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:-\d+-of-\d+)?(?:\.\w+)?(?:\.(?:gz|bz2|xz|zst))?"
+)
 
 
-def _named_splits(files: list[Path], folder: Path) -> dict[str, Path] | None:
-    """Return the files named train, valid and test (`train.txt`, `wiki.train.tokens`), or None if there is none for train."""
+def _split(name: str) -> str:
+    return "valid" if name in ("validation", "val", "dev") else name
+
+
+def _named_splits(files: list[Path], folder: Path) -> dict[str, list[Path]] | None:
+    """Return the files named train, valid and test (`train.txt`, `wiki.train.tokens`), or None if there is none for train.
+
+    A split may be in parts: `train-00000-of-00002.parquet`.
+    """
     named: dict[str, list[Path]] = {}
     for path in files:
         if path.parent == folder and (match := _SPLIT_FILE.fullmatch(path.name)):
-            kind = "valid" if match[1] in ("validation", "val", "dev") else match[1]
-            named.setdefault(kind, []).append(path)
+            named.setdefault(_split(match[1]), []).append(path)
     if "train" not in named:
         return None
     for split in SPLITS:
-        if len(named.get(split, [])) != 1:
-            names = ", ".join(p.name for p in named.get(split, [])) or "none"
+        parts = named.get(split, [])
+        if not parts or (len(parts) > 1 and not all(_PART.search(path.name) for path in parts)):
+            names = ", ".join(p.name for p in parts) or "none"
             raise UserError(
                 f"{folder} has a file for train, so it needs one for {split} too ({names} found); add or rename a file"
             )
-    return {split: named[split][0] for split in SPLITS}
+    return {split: named[split] for split in SPLITS}
+
+
+_PART = re.compile(r"-\d+-of-\d+")
 
 
 def _published(
@@ -209,7 +297,7 @@ def _by_bytes(name: str, total: int) -> Callable[[Path], dict[str, list[Source]]
                 f"{folder / name} has {size:,} bytes, not {total:,}, so it is not {folder.name}; replace it"
             )
         bounds = (0, total * 90 // 100, total * 95 // 100, total)
-        return {s: [Source(folder / name, "", *bounds[i : i + 2])] for i, s in enumerate(SPLITS)}
+        return {s: [Source(folder / name, "", bounds[i], bounds[i + 1])] for i, s in enumerate(SPLITS)}
 
     return sources
 

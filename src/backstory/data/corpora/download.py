@@ -19,9 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backstory.config.errors import UserError
-
-ProgressCallback = Callable[[int, int], None]
-"""Called with (bytes read, bytes to be read at most)."""
+from backstory.config.progress_bar import ProgressCallback
 
 BLOCK = 1 << 16
 """Bytes read, or unpacked, at once."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.config.errors import UserError, pasted
+from backstory.config.progress_bar import ProgressCallback
 from backstory.config.small_file import read_small
 from backstory.data.corpora import text_files
-from backstory.data.corpora.download import ExpectedFile, Limits, ProgressCallback, download, unpack
+from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
 from backstory.data.corpora.text_files import Source
 from backstory.storage import disk_cache
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically

@@ -8,9 +8,12 @@ import re
 import select
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from backstory.config.errors import UserError
 from backstory.config.small_file import open_regular
@@ -21,55 +24,92 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """Range of a file: the bytes from `start` up to `end` (None: the end of the file), with a title."""
+    """Range of a file: the bytes from `start` up to `end` (None: the end of the file), with a title.
+
+    `documents` are the offsets in the file at which its documents begin; None if the range is one text. `origin` is the file
+    that messages name, where the bytes were unpacked from another.
+    """
 
     path: Path
     title: str = ""
     start: int = 0
     end: int | None = None
+    documents: np.ndarray | None = field(default=None, compare=False, repr=False)
+    origin: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.origin or str(self.path)
 
 
 def raw_blocks(source: Source) -> Iterator[bytes]:
     """Yield the bytes of a range in blocks. Raises UserError for a file that cannot be read."""
-    left = float("inf") if source.end is None else source.end - source.start
     with open_file(source.path) as file:
-        try:
-            if source.start:  # a pipe cannot seek
-                file.seek(source.start)
-            while left > 0 and (block := file.read(int(min(BLOCK, left)))):
-                left -= len(block)
-                yield block
-        except OSError as error:
-            raise unreadable(source.path, error) from None
+        yield from _range(file, source)
+
+
+def _range(file: BinaryIO, source: Source) -> Iterator[bytes]:
+    left = float("inf") if source.end is None else source.end - source.start
+    try:
+        if source.start or source.documents is not None:  # a pipe cannot seek
+            file.seek(source.start)
+        while left > 0 and (block := file.read(int(min(BLOCK, left)))):
+            left -= len(block)
+            yield block
+    except OSError as error:
+        raise unreadable(source.path, error) from None
 
 
 def text_blocks(source: Source, as_is: bool = False) -> Iterator[str]:
     """Yield the text of a range of a UTF-8 file in blocks, as `decoded` does, with offsets counted in the file."""
-    return decoded(raw_blocks(source), str(source.path), as_is, source.start)
+    return decoded(raw_blocks(source), source.name, as_is, source.start)
+
+
+def documents(source: Source, as_is: bool = False) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield each document of a range: its title, and its text in blocks, to be read before the next document."""
+    if source.documents is None:
+        yield source.title, text_blocks(source, as_is)
+        return
+    end = size(source.path) if source.end is None else source.end
+    first, last = np.searchsorted(source.documents, [source.start, end]).tolist()
+    with open_file(source.path) as file:
+        for number in range(first, last):
+            begin = int(source.documents[number])
+            stop = end if number + 1 == last else int(source.documents[number + 1])
+            blocks = _range(file, replace(source, start=begin, end=stop))
+            # Offsets are counted in the document, since the file was unpacked.
+            yield (
+                f"{source.title} {number + 1}".strip(),
+                decoded(blocks, f"document {number + 1:,} of {source.name}", as_is),
+            )
 
 
 def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: int = 0) -> Iterator[str]:
     """Decode blocks of UTF-8 bytes; `name` is their source in messages, `position` the offset of the first byte in it.
 
-    A byte-order mark at position 0 is dropped, CRLF and lone CR become a newline, U+2028 and the like are kept. Raises
-    UserError for bytes that are not UTF-8 and for NUL, with their offset. `as_is` accepts all bytes and changes nothing;
-    bytes that are not UTF-8 become surrogate escapes (PEP 383).
+    A byte-order mark at position 0 is dropped (that of UTF-16 or UTF-32 says that the text is so encoded), CRLF and lone CR
+    become a newline, U+2028 and the like are kept. Raises UserError for bytes that are not UTF-8 and for NUL, with their
+    offset. `as_is` accepts all bytes and changes nothing; bytes that are not UTF-8 become surrogate escapes (PEP 383).
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if as_is else "strict")
+    blocks = iter(blocks)
+    start = next(blocks, b"")
+    encoding = "utf-8" if as_is or position else encoding_of(start)
+    decoder = codecs.getincrementaldecoder(encoding)("surrogateescape" if as_is else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     first = position == 0
-    for block in _ended(blocks):
+    for block in chain([start], blocks, [b""]):  # the empty one tells the decoders to finish
         waiting = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{name} is not UTF-8 text (byte {position - waiting + error.start:,}); "
+                f"{name} is not {encoding.upper()} text (byte {position - waiting + error.start:,}); "
                 "convert it to UTF-8, or use the tokenizer bytes"
             ) from None
         if not as_is:
             if "\x00" in text:
-                where = position - waiting + len(text[: text.index("\x00")].encode())
+                where = position - waiting + len(text[: text.index("\x00")].encode(encoding))
                 raise UserError(
                     f"{name} is binary (a NUL at byte {where:,}); give a text file, or use the tokenizer bytes"
                 )
@@ -81,17 +121,28 @@ def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: i
             yield text
 
 
-def _ended(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the blocks, then an empty one that tells the decoders to finish."""
-    yield from blocks
-    yield b""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by their byte-order marks; that of UTF-16 may begin that of UTF-32."""
+
+
+def encoding_of(start: bytes) -> str:
+    """Return the encoding of a text that begins with these bytes, by its byte-order mark; `utf-8` without one."""
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 
 
 def digest(source: Source) -> str:
-    """Return the SHA-256 (hex) of a range. Raises UserError for a file that cannot be read."""
+    """Return the SHA-256 (hex) of a range, with its documents. Raises UserError for a file that cannot be read."""
     sha = hashlib.sha256()
     for block in raw_blocks(source):
         sha.update(block)
+    if source.documents is not None:
+        begins = source.documents - source.start
+        sha.update(begins[(begins >= 0) & (begins < (source.end or np.inf) - source.start)].astype("<i8").tobytes())
     return sha.hexdigest()
 
 
@@ -134,23 +185,44 @@ def unreadable(path: Path, error: OSError) -> UserError:
 _CUT_POINTS = (re.compile(rb"\n|\r(?!\n)"), re.compile(rb"[ \t]"), re.compile(rb"[\x00-\xff](?=[\x00-\x7f\xc0-\xff])"))
 
 
-def cuts(path: Path) -> tuple[int, int]:
-    """Return two byte offsets that cut a file into about 90, 5 and 5 percent.
+def cut(source: Source) -> tuple[Source, Source, Source]:
+    """Cut a whole file into about 90, 5 and 5 percent.
 
-    They are the line ends nearest to 90 and 95 percent; if lines are too long for that, spaces, and else any characters.
-    Raises UserError for a file that cannot be read or is too short for three parts.
+    It is cut between documents, if it has several; else at the line ends nearest to 90 and 95 percent; if lines are too long
+    for that, at spaces, and else between any characters. Raises UserError for a file that cannot be read or is too short.
     """
-    length = size(path)
-    with open_file(path) as file:
+    length = size(source.path)
+    if (bounds := _between_documents(source, length)) is not None:
+        return _parts(source, *bounds)
+    with open_file(source.path) as file:
         for pattern in _CUT_POINTS:
             # From the right, so that a file of few lines has one for each part.
             second = _nearest(file, pattern, 0.95 * length, 0.6 * length, 0.99 * length)
             first = second and _nearest(file, pattern, 0.9 * length, 0.3 * length, second - 0.01 * length)
             if first and second:
-                return first, second
+                return _parts(source, first, second)
     if not length:
-        raise UserError(f"{path} is empty; give a file that holds text")
-    raise UserError(f"{path} is too short ({length} bytes) to be cut into train, valid and test; give more text")
+        raise UserError(f"{source.name} is empty; give a file that holds text")
+    raise UserError(f"{source.name} is too short ({length} bytes) to be cut into train, valid and test; give more text")
+
+
+def _parts(source: Source, first: int, second: int) -> tuple[Source, Source, Source]:
+    documents = source.documents
+    if documents is not None:  # a document that is cut in two is two
+        documents = np.union1d(documents, [first, second])
+    ranges = ((0, first), (first, second), (second, None))
+    one, two, three = (replace(source, start=start, end=end, documents=documents) for start, end in ranges)
+    return one, two, three
+
+
+def _between_documents(source: Source, length: int) -> tuple[int, int] | None:
+    """Return the starts of documents nearest to 90 and 95 percent; None if they would leave less than half to train on."""
+    begins = np.empty(0, np.int64) if source.documents is None else source.documents
+    if len(begins) < 3:
+        return None
+    second = 2 + int(np.abs(begins[2:] - 0.95 * length).argmin())
+    first = 1 + int(np.abs(begins[1:second] - 0.9 * length).argmin())
+    return None if begins[first] < length / 2 else (int(begins[first]), int(begins[second]))
 
 
 def _nearest(file: BinaryIO, pattern: re.Pattern[bytes], target: float, low: float, high: float) -> int | None:

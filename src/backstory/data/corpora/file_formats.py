@@ -1,0 +1,360 @@
+"""Files that hold texts in a format: compressed ones, and the records of JSON Lines, CSV, Parquet and Arrow files."""
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from backstory.config.errors import UserError, install_hint, nearest
+from backstory.config.terminal import one_line
+from backstory.data.corpora.text_files import BLOCK, decoded, open_file, unreadable
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LONGEST_RECORD = 1 << 28
+"""Characters of the longest line or cell that is read."""
+ZSTD_BLOCK = 1 << 12
+"""Compressed bytes that are unpacked at once: at most 32,000 times as many."""
+ZSTD_WINDOW = 1 << 31
+"""The largest window, that of `zstd --long=31`."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way to compress a file: its name, the bytes that such a file begins with, and the function that unpacks it."""
+
+    name: str
+    magic: bytes
+    unpack: Callable[[BinaryIO], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of a file, by the suffixes of its name; without either it is text."""
+
+    compression: Compression | None = None
+    records: str | None = None
+    """Suffix of a file of records: `.jsonl`."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that the name of a file says it has."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    inner = suffixes[:-1] if compression else suffixes
+    return Format(compression, inner[-1] if inner and inner[-1] in RECORDS else None)
+
+
+def unread(path: Path) -> tuple[str, str] | None:
+    """Return what a file is, and what to do with it, if its name says that it holds no text as it is; else None."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    inner = suffixes[:-1] if suffixes and suffixes[-1] in COMPRESSIONS else suffixes
+    return UNREAD.get(inner[-1]) if inner else None
+
+
+# --- compressed files ---
+
+
+def unpacked_blocks(path: Path, compression: Compression | None) -> Iterator[bytes]:
+    """Yield the bytes of a file in blocks, unpacked. Raises UserError for one that is damaged, or not compressed at all."""
+    with open_file(path) as file:
+        yield from unpacked(file, path, compression)
+
+
+def unpacked(file: BinaryIO, path: Path, compression: Compression | None) -> Iterator[bytes]:
+    """Yield the bytes of an open file in blocks, unpacked; `path` is for messages. Raises UserError as `unpacked_blocks`."""
+    if compression is None:
+        yield from iter(lambda: file.read(BLOCK), b"")
+        return
+    start = file.read(len(compression.magic))
+    file.seek(0)
+    if start and start != compression.magic:
+        raise UserError(f"{path} is not compressed with {compression.name}; correct the end of its name")
+    try:
+        yield from compression.unpack(file)
+    except (EOFError, zlib.error, lzma.LZMAError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from None
+        raise UserError(
+            f"{path} is cut off or damaged ({_reason(error)}); get it again, or check it with `{compression.name} -t`"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    return one_line(str(error))[:200].rstrip(".") or type(error).__name__
+
+
+def _of_module(module: Any) -> Callable[[BinaryIO], Iterator[bytes]]:
+    def unpack(file: BinaryIO) -> Iterator[bytes]:
+        with module.open(file, "rb") as opened:
+            yield from iter(lambda: opened.read(BLOCK), b"")
+
+    return unpack
+
+
+def _zstd(file: BinaryIO) -> Iterator[bytes]:
+    """Unpack the frames of a file. (The package's stream takes a file that was cut off for a whole one.)"""
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(f".zst files need the package zstandard; {install_hint('formats')}") from None
+    context = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    frame, rest = context.decompressobj(), b""
+    begun = False
+    try:
+        while block := rest or file.read(ZSTD_BLOCK):
+            begun = True
+            yield frame.decompress(block)
+            rest = b""
+            if frame.eof:
+                rest, frame, begun = frame.unused_data, context.decompressobj(), False
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if begun:
+        raise EOFError("the file ends inside a frame")
+
+
+COMPRESSIONS = {
+    ".gz": Compression("gzip", b"\x1f\x8b", _of_module(gzip)),
+    ".bz2": Compression("bzip2", b"BZh", _of_module(bz2)),
+    ".xz": Compression("xz", b"\xfd7zXZ\x00", _of_module(lzma)),
+    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _zstd),
+}
+"""Compressions by suffix."""
+
+
+# --- records ---
+
+Texts = Iterator[str]
+"""The texts of a file's documents, in its order."""
+
+
+def texts(file: BinaryIO, path: Path, form: Format, field: str) -> Texts:
+    """Yield the text of each record of an open file: its field, or column, of that name.
+
+    Raises UserError for a file that is damaged or in another format, and for a record whose field is not there or no text.
+    """
+    if form.records == ARROW:
+        return _arrow(file, path, field)
+    if form.records == PARQUET:
+        if form.compression is not None:
+            raise UserError(f"{path} is a Parquet file that was compressed once more; unpack it first")
+        return _parquet(file, path, field)
+    assert form.records is not None
+    return _READERS[form.records](decoded(unpacked(file, path, form.compression), str(path)), path, field)
+
+
+def _json_lines(blocks: Iterable[str], path: Path, field: str) -> Texts:
+    for number, line in enumerate(_lines(blocks, path), 1):
+        if line.strip():
+            where = f"line {number:,} of {path}"
+            yield _text_of(_parsed(line, where, "write one whole record per line"), field, where)
+
+
+def _json(blocks: Iterable[str], path: Path, field: str) -> Texts:
+    """Read a JSON list of records; a file of another kind is taken for JSON Lines, which often has this suffix."""
+    blocks = iter(blocks)
+    start = next(blocks, "")
+    while start.isspace():
+        start = next(blocks, "")
+    if not start.lstrip().startswith("["):
+        yield from _json_lines(chain([start], blocks), path, field)
+        return
+    text = "".join(_limited(chain([start], blocks), path))
+    for number, record in enumerate(_parsed(text, str(path), "correct it"), 1):
+        yield _text_of(record, field, f"record {number:,} of {path}")
+
+
+def _limited(blocks: Iterable[str], path: Path) -> Iterator[str]:
+    size = 0
+    for block in blocks:
+        size += len(block)
+        if size > LONGEST_RECORD:
+            raise UserError(
+                f"{path} is too large for one JSON list; write it as JSON Lines, a record per line (.jsonl)"
+            )
+        yield block
+
+
+def _parsed(text: str, where: str, remedy: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is no JSON ({_reason(error)}); {remedy}") from None
+
+
+def _text_of(record: Any, field: str, where: str) -> str:
+    """Return the text of a JSON record: an object's field, or the record itself if it is a string."""
+    if isinstance(record, str):
+        return record
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is no JSON object; each record must be one, with its text in a field")
+    if field not in record:
+        raise _no_field(field, list(record), where)
+    if not isinstance(record[field], str):
+        raise UserError(f"the field {field!r} in {where} is {_kind(record[field])}, not text; correct it or remove it")
+    return record[field]
+
+
+def _kind(value: Any) -> str:
+    kinds = {type(None): "null", bool: "a boolean", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "a number")
+
+
+def _no_field(field: str, there: list[str], where: str) -> UserError:
+    names = one_line(", ".join(there))
+    shown = names if len(names) <= 200 else f"{names[:200]} ..."
+    return UserError(
+        f"{where} has no field {field!r}{nearest(field, there)}; name the one that holds the text with --text.field: "
+        f"{shown or 'there is none'}"
+    )
+
+
+def _lines(blocks: Iterable[str], path: Path) -> Iterator[str]:
+    """Yield lines with their ends. Raises UserError for a line that is too long."""
+    parts: list[str] = []
+    size = 0
+    for block in blocks:
+        *ended, rest = block.split("\n")
+        for line in ended:
+            yield "".join([*parts, line, "\n"])
+            parts, size = [], 0
+        parts.append(rest)
+        size += len(rest)
+        if size > LONGEST_RECORD:
+            raise UserError(f"a line of {path} is longer than {LONGEST_RECORD:,} characters; is it in another format?")
+    if size:
+        yield "".join(parts)
+
+
+def _table(delimiter: str) -> Callable[[Iterable[str], Path, str], Texts]:
+    def rows(blocks: Iterable[str], path: Path, field: str) -> Texts:
+        with _long_cells():
+            reader = csv.reader(_lines(blocks, path), delimiter=delimiter, strict=True)
+            try:
+                names = next(reader, [])
+                if field not in names:
+                    raise _no_field(field, names, str(path))
+                column = names.index(field)
+                for number, row in enumerate(reader, 1):
+                    if row and len(row) != len(names):
+                        raise UserError(
+                            f"row {number:,} of {path} has {len(row):,} cells, and the header {len(names):,}; "
+                            "correct it, and quote texts that hold the delimiter"
+                        )
+                    if row:
+                        yield row[column]
+            except csv.Error as error:
+                line = f"line {reader.line_num:,} of {path}"
+                raise UserError(f"{line} is no row of a table ({_reason(error)}); quote texts as CSV asks") from None
+
+    return rows
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    before = csv.field_size_limit(LONGEST_RECORD)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet(file: BinaryIO, path: Path, field: str) -> Texts:
+    arrow = _pyarrow(path)
+    import pyarrow.parquet
+
+    with _explained(arrow, path, "Parquet"):
+        table = pyarrow.parquet.ParquetFile(file)
+        _check_column(table.schema_arrow, field, path)
+        yield from _cells((batch.column(0) for batch in table.iter_batches(1024, columns=[field])), path)
+
+
+def _arrow(file: BinaryIO, path: Path, field: str) -> Texts:
+    arrow = _pyarrow(path)
+    with _explained(arrow, path, "Arrow"):
+        stream = arrow.ipc.open_stream(file)
+        _check_column(stream.schema, field, path)
+        yield from _cells((batch.column(field) for batch in stream), path)
+
+
+def _pyarrow(path: Path) -> Any:
+    try:
+        import pyarrow.ipc
+    except ImportError:
+        raise UserError(f"{path} needs the package pyarrow; {install_hint('formats')}") from None
+    return pyarrow
+
+
+@contextmanager
+def _explained(arrow: Any, path: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no {kind} file, or damaged ({_reason(error)}); get it again") from None
+
+
+def _check_column(schema: "pyarrow.Schema", field: str, path: Path) -> None:
+    if field not in schema.names:
+        raise _no_field(field, schema.names, str(path))
+    kind = schema.field(field).type
+    kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
+    if str(kind) not in ("string", "large_string", "string_view"):
+        raise UserError(f"the field {field!r} of {path} holds {kind}, not text; name another with --text.field")
+
+
+def _cells(columns: Iterable[Any], path: Path) -> Texts:
+    row = 0
+    for column in columns:
+        for text in column.to_pylist():
+            row += 1
+            if text is None:
+                raise UserError(f"row {row:,} of {path} has no text (null); remove it")
+            yield text
+
+
+_READERS: dict[str, Callable[[Iterable[str], Path, str], Texts]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json,
+    ".csv": _table(","),
+    ".tsv": _table("\t"),
+}
+"""Readers of records that are written as text, by suffix."""
+PARQUET = ".parquet"
+ARROW = "arrow"
+"""A file in the folder of a Hugging Face dataset; it has no suffix of its own, since others are called `.arrow` too."""
+RECORDS = {*_READERS, PARQUET}
+"""Suffixes of files of records."""
+
+# --- files that hold no text as they are ---
+
+_PANDOC = "convert it to text, as with `pandoc -t plain`"
+_PICTURE, _SOUND = ("a picture", "give text"), ("sound or video", "give text")
+_ARCHIVE = ("an archive", "unpack it and give the folder")
+_DATA = ("binary data", "give text")
+UNREAD: dict[str, tuple[str, str]] = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), ("a web page", _PANDOC)),
+    ".xml": ("XML", "take the text out of it, and write it as .txt or .jsonl"),
+    ".pdf": ("a PDF", "convert it to text, as with `pdftotext`"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".epub"), ("a document of a word processor", _PANDOC)),
+    **dict.fromkeys((".pptx", ".ppt", ".odp"), ("a presentation", "save it as text")),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), ("a spreadsheet", "save it as .csv")),
+    ".ipynb": ("a notebook", "convert it, as with `jupyter nbconvert --to markdown`"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".jar", ".whl"), _ARCHIVE),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico", ".svg"), _PICTURE),
+    **dict.fromkeys((".mp3", ".wav", ".flac", ".ogg", ".mp4", ".mkv", ".mov", ".avi", ".webm"), _SOUND),
+    ".arrow": ("one part of a dataset", "give the folder that `save_to_disk` wrote"),
+    **dict.fromkeys((".npy", ".npz", ".pt", ".pth", ".bin", ".safetensors", ".pkl", ".pickle", ".h5", ".hdf5"), _DATA),
+    **dict.fromkeys((".so", ".dll", ".exe", ".o", ".a", ".pyc", ".class", ".db", ".sqlite", ".feather", ".lz4"), _DATA),
+}
+"""What files are, and what to do with them, by suffix."""

@@ -1,0 +1,143 @@
+"""Files in a format to ranges of plain text: unpacked once into the cache, with the offsets of their documents."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from backstory.config.errors import UserError
+from backstory.config.progress_bar import ProgressCallback, preparing
+from backstory.data.corpora.file_formats import Format, format_of, texts, unpacked, unread
+from backstory.data.corpora.text_files import Source, decoded, digest, encoding_of, open_file, size
+from backstory.storage import disk_cache
+from backstory.storage.atomic import write_atomically
+
+FORMAT = 1
+"""Version of the rules that turn a file into text."""
+LARGEST_SMALL, LARGEST_RATIO = 1 << 28, 200
+"""Bytes that any file may unpack to, and how many times its size a larger text may be."""
+TEXTS = (".txt", ".text", ".tokens", ".md", ".rst")
+"""Suffixes of files that must be texts: one that is not is an error, and not left out of a folder."""
+TEXT, DOCUMENTS = "text", "documents"
+"""Files of an entry in the cache: the text in UTF-8, and the offsets of its documents as int64."""
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """How files are read as text.
+
+    `field` names the field, or column, of records. `as_is` takes every file that is neither compressed nor one of records as
+    it is, whatever it holds, as the tokenizer `bytes` does.
+    """
+
+    field: str = "text"
+    as_is: bool = False
+
+    def source(self, path: Path, title: str = "") -> Source:
+        """Return a file as a range of text. Raises UserError for one that is damaged, or holds no text."""
+        size(path)  # a pipe would be waited for
+        form = format_of(path)
+        if not self.as_is and (known := unread(path)) is not None:
+            raise UserError(f"{path} is {known[0]}; {known[1]}")
+        if form == Format() and (self.as_is or not _is_wide(path)):
+            return Source(path, title)
+        return self.unpacked([path], form, title)
+
+    def unpacked(self, paths: list[Path], form: Format, title: str = "", name: Path | None = None) -> Source:
+        """Return the text of files that follow each other, from the cache if they were unpacked before."""
+        name, total = name or paths[0], sum(size(path) for path in paths)
+        field = self.field if form.records else None
+        content = [FORMAT, form.records, field, [digest(Source(path)) for path in paths]]
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+        def make(folder: Path) -> None:
+            with preparing(f"the text of {name.name}", total) as progress:
+                _unpack(folder, paths, form, self.field, str(name), total, progress)
+
+        entry = disk_cache.fetch(f"unpacked-{key[:32]}", make)
+        documents = np.fromfile(entry / DOCUMENTS, "<i8") if form.records else None
+        return Source(entry / TEXT, title, documents=documents, origin=str(name))
+
+
+def is_plain(path: Path) -> bool:
+    """Return True for a file, or a pipe, that is read as it is."""
+    return not path.is_dir() and format_of(path) == Format() and unread(path) is None
+
+
+def kind_of(path: Path) -> str | None:
+    """Return what a file is that holds no text, to be left out of a folder; None for a text."""
+    if (known := unread(path)) is not None:
+        return known[0]
+    if format_of(path) != Format() or path.suffix.lower() in TEXTS:
+        return None
+    with open_file(path) as file:
+        start = file.read(1 << 16)
+    return "binary data" if b"\x00" in start and encoding_of(start) == "utf-8" else None
+
+
+def _is_wide(path: Path) -> bool:
+    """Return True for a file that begins with the byte-order mark of UTF-16 or UTF-32."""
+    with open_file(path) as file:
+        return encoding_of(file.read(4)) != "utf-8"
+
+
+def _unpack(
+    folder: Path, paths: list[Path], form: Format, field: str, name: str, total: int, progress: ProgressCallback
+) -> None:
+    """Write the text of files and, of records, where each begins."""
+    begins, done = [], 0
+
+    def blocks() -> Iterator[bytes]:
+        nonlocal done
+        written = 0
+        for path in paths:
+            with open_file(path) as file:
+                for block in _blocks(file, path, form, field):
+                    if form.records:
+                        begins.append(written)
+                    written += len(block)
+                    _check_size(written, total, name)
+                    yield block
+                    progress(min(done + file.tell(), total), total)
+                done += size(path)
+
+    write_atomically(folder / TEXT, blocks())
+    if form.records:
+        if not begins:
+            raise UserError(f"{name} is empty; give a file that holds text")
+        write_atomically(folder / DOCUMENTS, np.array(begins, "<i8").tobytes())
+
+
+def _blocks(file: BinaryIO, path: Path, form: Format, field: str) -> Iterator[bytes]:
+    """Yield the UTF-8 bytes of a text in blocks, or of records one by one, each ended by a line end."""
+    if form.records:
+        for number, text in enumerate(texts(file, path, form, field), 1):
+            if text:
+                try:
+                    yield text.encode() if text.endswith("\n") else f"{text}\n".encode()
+                except UnicodeEncodeError:
+                    raise UserError(
+                        f"the text of record {number:,} of {path} holds a lone surrogate; correct it or remove it"
+                    ) from None
+        return
+    bytes_ = unpacked(file, path, form.compression)
+    start = next(bytes_, b"")
+    if encoding_of(start) == "utf-8":
+        yield start
+        yield from bytes_
+    else:
+        yield from (text.encode() for text in decoded(chain([start], bytes_), str(path)))
+
+
+def _check_size(written: int, total: int, name: str) -> None:
+    """Raise UserError for a text that is so much larger than its file that it is most likely made to fill a disk."""
+    if written > max(LARGEST_SMALL, LARGEST_RATIO * total):
+        raise UserError(
+            f"{name} unpacks to more than {LARGEST_RATIO} times its size, so it is not unpacked; "
+            "if it is a text, unpack it yourself"
+        )
