@@ -41,7 +41,7 @@ class SweepArguments(JsonOutput):
     keep_all: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep the weights of all trials, not only of the best."""
     corpus: str | None = None
-    """Short for --text.corpus: a corpus by name, a text file, or a folder."""
+    """Short for --text.corpus: a corpus by name, or a file or folder of texts."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)

@@ -34,7 +34,7 @@ class TrainArguments(JsonOutput):
     """
 
     corpus: str | None = None
-    """Short for --text.corpus: a corpus by name, a text file, or a folder."""
+    """Short for --text.corpus: a corpus by name, or a file or folder of texts."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
