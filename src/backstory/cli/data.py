@@ -22,7 +22,8 @@ class ShowCorpusArguments(JsonOutput, TextConfig):
 
     # `field()` removes the default of TextConfig: here the corpus is required.
     corpus: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="CORPUS", help="A corpus by name, or a file or folder of texts.")
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="CORPUS", help="A corpus by name, or a file or folder of texts."),
     ] = field()
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
