@@ -20,7 +20,7 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     before = tree(Path())
     result = bs.evaluate("run", text=Path("text.txt"))
     line = (
-        f"run, {{}}: perplexity {result['figures']['perplexity']:.2f} per word over 11 words, "
+        f"run, {{}}: perplexity {result.figures.perplexity:.2f} per word over 11 words, "
         "9.1% of them outside the vocabulary, audit passed\n"
         "  unknown     9.1% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with "
         "models of another vocabulary; the training text has not these; give more of it, or another tokenizer\n"
@@ -29,7 +29,7 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt"), "")
     piped(monkeypatch, TEXT.encode())
     assert command("evaluate", "run", "-").out == line.format("standard input")
-    assert json.loads(command("evaluate", "run", "text.txt", "--json").out)["figures"] == result["figures"]
+    assert json.loads(command("evaluate", "run", "text.txt", "--json").out)["figures"] == result.figures.to_dict()
     assert tree(Path()) == before
 
 
@@ -101,7 +101,7 @@ def test_it_comes_token_by_token_until_its_reader_goes_away(run_copy: Path) -> N
     assert generating.poll() is None
     generating.stdout.close()
     assert generating.wait(60) == 0
-    assert generating.stderr.read() == ""
+    assert generating.stderr.read() == "backstory: loading run\n"
     generating.stderr.close()
 
 
