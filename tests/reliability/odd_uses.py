@@ -171,7 +171,7 @@ LINES: dict[str, str] = {
     "generate words --reader cache:window=0": "window must be at least 1",
     "generate words --session nowhere": "holds no session",
     "generate nowhere": "there is no run folder nowhere",
-    "generate words/config.yaml": "there is no run folder",
+    "generate words/config.yaml": "words/config.yaml is a file; name the folder of a run first, words",
     "generate ''": "is no run folder",
     "generate ./words/../words/ --tokens 2": "",
     "generate words --device cuda:99": "is not available here",
