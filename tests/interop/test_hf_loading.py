@@ -130,7 +130,7 @@ def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Pat
     by_name = bs.examine(name, str(text), experiment, precision="float32", **numbers).figures
     at_hand = bs.examine(opened.run.model, opened.dataset, experiment, **numbers).figures
     for key in ("unit", "window", "pieces_per_word", "baseline", "conditions"):
-        assert at_hand[key] == by_name[key], key
+        assert getattr(at_hand, key) == getattr(by_name, key), key
     assert by_name.unit == "word" and by_name.baseline.context is not None, "a window has no infinite context"
 
 
