@@ -88,6 +88,34 @@ def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, 
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
 
 
+def test_a_revision_is_read_and_recorded(
+    folder: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "models--some--tiny"  # as the hub's own cache lies on the disk
+    for commit, reference in (("a" * 40, "main"), ("b" * 40, "v1")):
+        (cache / "refs").mkdir(parents=True, exist_ok=True)
+        (cache / "refs" / reference).write_text(commit)
+        shutil.copytree(folder, cache / "snapshots" / commit)
+    foreign.causal("GPT2", 320, spread=0.5, n_positions=64).save_pretrained(cache / "snapshots" / ("b" * 40))
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    main_one, other = (bs.evaluate("hf:some/tiny", text=text, **given) for given in ({}, {"revision": "v1"}))
+    assert main_one["figures"] != other["figures"]
+    assert main_one["figures"]["nats_per_token"] == bs.evaluate(f"hf:{folder}", text=text)["figures"]["nats_per_token"]
+    recorded = other["provenance"]["config"]
+    assert recorded["revision"] == "v1" and recorded["commit"] == "b" * 40
+    assert "revision" not in main_one["provenance"]["config"]
+    with pytest.raises(UserError, match="hf:some/tiny is not on this machine"):
+        bs.evaluate("hf:some/tiny", text=text, revision="v2")
+    with pytest.raises(UserError, match="--revision is for a name on the hub"):
+        bs.evaluate(f"hf:{folder}", text=text, revision="v1")
+
+
+def test_options_of_other_models_are_refused_for_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(tiny_run), "--revision", "v1"]) == 2
+    assert "--revision is for models from elsewhere (hf:...)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("reader", ["cache", "dynamic:rule=sgd,rate=0.05", "dynamic:rule=nadam,rate=0.003+cache"])
 def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
     figures = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), reader=reader).figures

@@ -28,6 +28,8 @@ class LoadOptions(Options):
 
     device: str = "auto"
     """auto, cpu or cuda."""
+    revision: str | None = None
+    """For a model of the hub: its branch, tag or commit (else main)."""
 
     def load_options(self) -> "LoadOptions":
         """Return these options alone."""

@@ -11,7 +11,7 @@ import socket
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class HuggingFaceRun(Run):
     """The model's."""
     exported: bool = False
     """True if it was exported from Backstory with its vocabulary, which then encodes texts."""
+    revision: dict[str, str] = field(default_factory=dict)
+    """The revision that was named, if any, and its commit: as results record it."""
 
     @property
     def name(self) -> str:
@@ -97,7 +99,7 @@ class HuggingFaceRun(Run):
         model: HuggingFaceModel | ComposedModel = self.model
         way = model.way if isinstance(model, HuggingFaceModel) else "ours"
         read = {"way": way, "maximum_length": model.capabilities.maximum_length}
-        return {"seed": None, "huggingface": self.name, "read": read, "model": self.own_settings}
+        return {"seed": None, "huggingface": self.name, **self.revision, "read": read, "model": self.own_settings}
 
     def with_settings(self, changes: dict[str, Any]) -> "HuggingFaceRun":
         # Only a model that was exported from here has such settings.
@@ -129,19 +131,26 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
         raise UserError(
             f"there is no folder {source!r}; give {PREFIX} with the folder of a model, or its name on the hub"
         )
+    if local and options.revision is not None:
+        raise UserError(f"--revision is for a name on the hub, and {source} is a folder; remove it")
     with quiet():
-        causal, tokenizer = _local(path, name) if local else _named(source, name)
+        causal, tokenizer = _local(path, name) if local else _named(source, name, options.revision)
         shown = PREFIX + (path.resolve().name if local else source)
         model = ours(causal.to(choose_device(options.device)), shown)
-        exported = _exported(causal, str(path) if local else source)
+        exported = _exported(causal, str(path) if local else source, options.revision)
         vocabulary = exported or vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
     check_pieces(vocabulary, model, shown)
-    key = hashlib.sha256(str(path.resolve() if local else source).encode()).hexdigest()[:16]
+    origin = str(path.resolve()) if local else "@".join(filter(None, [source, options.revision]))
+    key = hashlib.sha256(origin.encode()).hexdigest()[:16]
     filed = re.sub(r"[^\w.-]+", "-", shown.removeprefix(PREFIX))
     folder = cache_folder() / "huggingface" / f"{filed}-{key}"
     corpus = corpus_of_pieces(vocabulary)
     settings = causal.config.to_diff_dict()
-    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None)
+    revision = {}
+    if options.revision is not None:
+        commit = _fetched(source, local_files_only=True, revision=options.revision).name
+        revision = {"revision": options.revision, "commit": commit}
+    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None, revision)
 
 
 def check_pieces(vocabulary: Vocabulary, model: LanguageModel, name: str) -> None:
@@ -181,16 +190,17 @@ def _local(folder: Path, name: str) -> tuple[Any, Any]:
             else "no weights (*.safetensors); give a folder that save_pretrained made"
         )
         raise UserError(f"{folder} holds {why}")
-    return _loaded(str(folder), name, True, look(folder))
+    return _loaded(str(folder), name, look(folder), local_files_only=True)
 
 
-def _named(source: str, name: str) -> tuple[Any, Any]:
+def _named(source: str, name: str, revision: str | None) -> tuple[Any, Any]:
     """Load a model of the hub: from files that were fetched before, else fetch them."""
     import huggingface_hub
 
+    here: dict[str, Any] = {"local_files_only": True, "revision": revision}
     try:
-        huggingface_hub.hf_hub_download(source, "config.json", local_files_only=True)
-        return _loaded(source, name, True, look(_fetched(source, True)))
+        huggingface_hub.hf_hub_download(source, "config.json", **here)
+        return _loaded(source, name, look(_fetched(source, **here)), **here)
     except (OSError, ValueError, _Missing):
         pass
     if huggingface_hub.constants.HF_HUB_OFFLINE or not _reachable(huggingface_hub.constants.ENDPOINT):
@@ -198,22 +208,22 @@ def _named(source: str, name: str) -> tuple[Any, Any]:
             f"{name} is not on this machine, and the hub cannot be reached to fetch it; give a folder, {PREFIX}PATH"
         )
     try:
-        held = look(_fetched(source, False))
+        held = look(_fetched(source, revision=revision))
     except OSError as error:
         raise UserError(
             f"{name} cannot be fetched ({_first(error)}); give another, or a folder, {PREFIX}PATH"
         ) from None
-    return _loaded(source, name, False, held)
+    return _loaded(source, name, held, revision=revision)
 
 
-def _fetched(source: str, here: bool) -> Path:
-    """Return the folder in the hub's cache with the settings and weights of a model, fetched unless they are `here`.
+def _fetched(source: str, **where: Any) -> Path:
+    """Return the folder in the hub's cache with the settings and weights of a model, fetched unless `local_files_only`.
 
     Raises OSError if there are none.
     """
     from transformers.utils import cached_file
 
-    how: dict[str, Any] = {"local_files_only": here, "_raise_exceptions_for_missing_entries": False}
+    how: dict[str, Any] = {**where, "_raise_exceptions_for_missing_entries": False}
     path = cached_file(source, CONFIG, **how)
     if path is None:
         raise FileNotFoundError(f"there is no {CONFIG}")
@@ -229,12 +239,15 @@ class _Missing(Exception):
     """Raised for files that are not on this machine."""
 
 
-def _loaded(source: str, name: str, here: bool, held: WeightSizes) -> tuple[Any, Any]:
-    """Return the model and its tokenizer. Raises UserError, and `_Missing` if files of the hub are not `here`."""
+def _loaded(source: str, name: str, held: WeightSizes, **where: Any) -> tuple[Any, Any]:
+    """Return the model and its tokenizer; `where`: `local_files_only` and `revision` of a name on the hub.
+
+    Raises UserError, and `_Missing` if files of the hub are not on this machine and are not to be fetched.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import cached_file
 
-    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": here}
+    how, here = {"trust_remote_code": False, **where}, where.get("local_files_only", False)
     try:
         loading: Any = AutoModelForCausalLM.from_pretrained
         with held.bounding():
@@ -246,7 +259,7 @@ def _loaded(source: str, name: str, here: bool, held: WeightSizes) -> tuple[Any,
     lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if lost:
         raise UserError(f"{name} has no weights for {lost[0]}; give a complete model")
-    path = cached_file(source, "tokenizer.json", local_files_only=here, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(source, "tokenizer.json", **where, _raise_exceptions_for_missing_entries=False)
     if path is not None:
         from_file(Path(path))  # tried before transformers loads it
     try:
@@ -288,7 +301,7 @@ def _reachable(endpoint: str) -> bool:
     return True
 
 
-def _exported(causal: Any, source: str) -> Vocabulary | None:
+def _exported(causal: Any, source: str, revision: str | None) -> Vocabulary | None:
     """Return the vocabulary of an exported model; None for another model, and for exports of older versions."""
     from transformers.utils import cached_file
 
@@ -297,7 +310,7 @@ def _exported(causal: Any, source: str) -> Vocabulary | None:
     if not isinstance(causal, BackstoryForCausalLM):
         return None
     try:
-        path = cached_file(source, VOCABULARY)
+        path = cached_file(source, VOCABULARY, revision=revision)
     except OSError:
         return None
     if path is None:
