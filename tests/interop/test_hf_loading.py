@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,57 @@ def test_a_revision_is_read_and_recorded(
         bs.evaluate("hf:some/tiny", text=text, revision="v2")
     with pytest.raises(UserError, match="--revision is for a name on the hub"):
         bs.evaluate(f"hf:{folder}", text=text, revision="v1")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_read_in_their_own_type(folder: Path, text: Path, tmp_path: Path, dtype: str) -> None:
+    wide = bs.evaluate(f"hf:{folder}", text=text)
+    model = pytest.importorskip("transformers").AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    half = Path(shutil.copytree(folder, tmp_path / dtype))
+    model.save_pretrained(half)
+    own, rounded = bs.evaluate(f"hf:{half}", text=text), bs.evaluate(f"hf:{folder}", text=text, dtype=dtype)
+    assert own["figures"]["nats_per_token"] != wide["figures"]["nats_per_token"]
+    for result in (own, rounded):
+        assert result["figures"]["audit"]["passed"], result["figures"]["audit"]["failures"]
+        assert result["provenance"]["config"]["read"]["dtype"] == result["provenance"]["precision"] == dtype
+        assert result["figures"]["nats_per_token"] == pytest.approx(wide["figures"]["nats_per_token"], rel=0.02)
+    cast = bs.evaluate(f"hf:{half}", text=text, dtype="float32")["provenance"]
+    assert cast["precision"] == "float32" and "dtype" not in cast["config"]["read"]
+
+
+def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text(TEXT[:300])
+    hf = pytest.importorskip("transformers")
+    model, tokenizer = hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(TEXT[:300], add_special_tokens=False)["input_ids"]
+    inputs, total = [tokenizer.eos_token_id, *ids], 0.0
+    with torch.no_grad():
+        for place, target in enumerate(ids):
+            first = 0 if place < 20 else ((place - 20) // 5 + 1) * 5
+            logits = model(input_ids=torch.tensor([inputs[first : place + 1]])).logits[0, -1]
+            total -= torch.log_softmax(logits.double(), -1)[target].item()
+    result = bs.evaluate(f"hf:{folder}", text=short, window=20, stride=5)
+    assert result["figures"]["nats_per_token"] == pytest.approx(total / len(ids), abs=1e-5)
+    assert result["figures"]["window"] == 20 and result["figures"]["audit"]["passed"]
+    assert result["provenance"]["config"]["read"] == {"way": "blocks", "maximum_length": 20, "stride": 5}
+    for given, message in (({"window": 65}, "use --window 64 or less"), ({"stride": 65}, "--stride 65 would skip")):
+        with pytest.raises(UserError, match=message):
+            bs.evaluate(f"hf:{folder}", text=short, **given)
+
+
+def test_a_device_map_reads_the_same(folder: Path, text: Path) -> None:
+    pytest.importorskip("accelerate")
+    mapped, plain = bs.evaluate(f"hf:{folder}", text=text, device_map="auto"), bs.evaluate(f"hf:{folder}", text=text)
+    if not torch.cuda.is_available():
+        assert mapped["figures"]["nats_per_token"] == plain["figures"]["nats_per_token"]
+
+
+def test_models_are_loaded_in_several_threads(folder: Path, tmp_path: Path) -> None:
+    folders = [Path(shutil.copytree(folder, tmp_path / str(i))) for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        hashes = set(pool.map(lambda one: load(f"hf:{one}").weights_hash, folders * 3))
+    assert hashes == {load(f"hf:{folder}").weights_hash}
 
 
 def test_options_of_other_models_are_refused_for_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,14 @@ class LoadOptions(Options):
     """auto, cpu or cuda."""
     revision: str | None = None
     """For a model of the hub: its branch, tag or commit (else main)."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """For hf:... alone: the type of the weights; auto: as they were saved."""
+    device_map: Literal["auto"] | None = None
+    """For hf:... alone: auto spreads the weights over all devices, the largest first (needs accelerate)."""
+    window: int | None = between(None, 2)
+    """For hf:... alone: the most tokens that the model reads at once (else what its settings allow)."""
+    stride: int | None = between(None, 1)
+    """For hf:... alone: the tokens by which a full window moves on (else half of it)."""
 
     def load_options(self) -> "LoadOptions":
         """Return these options alone."""

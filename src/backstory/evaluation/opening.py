@@ -14,7 +14,7 @@ from backstory.data.corpora.catalogue import find_text
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.data.corpora.unpacking import TextReader, is_plain
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
-from backstory.models import choose_precision, device_name
+from backstory.models import device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import ConfiguredLayer, build, configure, parse_stack, prepared_files
 from backstory.runs.run import Run, open_run
@@ -102,7 +102,7 @@ def open_reader(
     stack = parse_stack(reader)
     run = open_run(model, options or LoadOptions()).overridden(overrides or {})
     layers = configure(stack, run)
-    return run, build(layers, run, choose_precision(precision, run.device)), layers
+    return run, build(layers, run, run.precision(precision)), layers
 
 
 def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any) -> EvalSetup:

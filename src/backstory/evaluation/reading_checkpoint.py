@@ -22,7 +22,6 @@ from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
 from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
-from backstory.models import choose_precision
 from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, build, saved_in
 from backstory.runs.run import ChangedRun, Run, open_run
@@ -178,7 +177,7 @@ def open_saved(
         run, restored, layers = open_reader(model, reader, precision, options)
     else:
         run, layers = open_run(model, options or LoadOptions()), _layers(saved)
-        restored = build(layers, run, choose_precision(precision, run.device))
+        restored = build(layers, run, run.precision(precision))
     check_same(saved, reader_identity(run, layers, restored))
     saved.restore(restored)
     return run, restored, layers

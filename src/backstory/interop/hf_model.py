@@ -261,9 +261,9 @@ class Finished(Prediction):
 class HuggingFaceModel(LanguageModel):
     """Reads with the model's own forward pass, from its cache where that gives what the whole text gives.
 
-    Where the settings say how long a text may be, a window slides: when it is full, the older half is forgotten and the rest
-    read again, so that a token has between half the window and all of it before it. The windows do not depend on how the text
-    is cut into blocks.
+    Where the settings say how long a text may be, a window slides: when it is full, the older half, or `stride` tokens, is
+    forgotten and the rest read again, so that a token has between half the window and all of it before it. The windows do not
+    depend on how the text is cut into blocks.
     """
 
     gated = dual = None
@@ -281,6 +281,8 @@ class HuggingFaceModel(LanguageModel):
         self.embedding = causal.get_input_embeddings()  # type: ignore[operator]
         self.finish: Finish | None = None
         self.way: Way = "whole"
+        self.stride: int | None = None
+        """Tokens by which a full window moves on; None: half of it."""
         self.row_by_row = False
         """True if single tokens are read a row at a time, as the model's own code fails with several rows."""
         self.layout: Layout | None = None
@@ -303,6 +305,11 @@ class HuggingFaceModel(LanguageModel):
             recurrent=recurrent, maximum_length=limit, slides=limit is not None, rereads=way == "whole"
         )
 
+    def set_window(self, length: int, stride: int | None) -> None:
+        """Let a window of this length slide, by `stride` tokens (None: half of it), over a longer text."""
+        self.stride = stride
+        self.capabilities = replace(self.capabilities, maximum_length=length, slides=True)
+
     @property
     def vocabulary_size(self) -> int:
         return self._output[0].weight.shape[0]
@@ -318,7 +325,8 @@ class HuggingFaceModel(LanguageModel):
         vectors, done = [], 0
         while done < tokens.shape[1]:
             if limit is not None and length == limit:
-                state, length = self._slid(state), limit // 2
+                state = self._slid(state)
+                length = state.tokens.shape[1]
             piece = tokens[:, done : done + limit - length if limit is not None else None]
             hidden, state = self._read(piece, state)
             vectors.append(hidden)
@@ -333,8 +341,9 @@ class HuggingFaceModel(LanguageModel):
         return Softmax(activations, hidden, self.head.weight, self.head.bias)
 
     def _slid(self, state: HuggingFaceState) -> HuggingFaceState:
-        """Return the later half of a full window, to be read again with the next tokens."""
-        keep = state.tokens.shape[1] // 2
+        """Return the later part of a full window, to be read again with the next tokens."""
+        length = state.tokens.shape[1]
+        keep = length // 2 if self.stride is None else length - self.stride
         return state._replace(
             cached=torch.zeros_like(state.cached), tokens=state.tokens[:, state.tokens.shape[1] - keep :]
         )

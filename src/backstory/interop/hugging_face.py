@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic, parts
 from backstory.interop.exporting import VOCABULARY
-from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, weight_files
+from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, need, weight_files
 from backstory.interop.hf_model import HuggingFaceModel
 from backstory.interop.model_checks import wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
@@ -37,6 +38,8 @@ from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import parse
 
 PREFIX = "hf:"
+LOADING = threading.Lock()
+"""Held while transformers builds a model: it sets defaults of the whole process meanwhile, and so do we (`bounding`)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,11 @@ class HuggingFaceRun(Run):
         """Return the model's own settings, and how it is read."""
         model: HuggingFaceModel | ComposedModel = self.model
         way = model.way if isinstance(model, HuggingFaceModel) else "ours"
-        read = {"way": way, "maximum_length": model.capabilities.maximum_length}
+        read: dict[str, Any] = {"way": way, "maximum_length": model.capabilities.maximum_length}
+        if isinstance(model, HuggingFaceModel) and model.stride is not None:
+            read["stride"] = model.stride
+        if (dtype := next(model.parameters()).dtype) != torch.float32:
+            read["dtype"] = str(dtype).removeprefix("torch.")
         return {"seed": None, "huggingface": self.name, **self.revision, "read": read, "model": self.own_settings}
 
     def with_settings(self, changes: dict[str, Any]) -> "HuggingFaceRun":
@@ -118,7 +125,7 @@ class HuggingFaceRun(Run):
 
 
 def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
-    """Load the model and the tokenizer of `hf:PATH_OR_NAME`, in float32.
+    """Load the model and the tokenizer of `hf:PATH_OR_NAME`, by default with the weights as they were saved.
 
     A path is a folder that `save_pretrained` made; another name is fetched from the hub, unless it was before. Raises
     UserError, also for a model that is not causal, or has no safetensors or no tokenizer.
@@ -134,11 +141,15 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     if local and options.revision is not None:
         raise UserError(f"--revision is for a name on the hub, and {source} is a folder; remove it")
     with quiet():
-        causal, tokenizer = _local(path, name) if local else _named(source, name, options.revision)
+        causal, tokenizer = _local(path, name, options) if local else _named(source, name, options)
         shown = PREFIX + (path.resolve().name if local else source)
-        model = ours(causal.to(choose_device(options.device)), shown)
+        if options.device_map is None:
+            causal.to(choose_device(options.device))
+        model = ours(causal, shown)
         exported = _exported(causal, str(path) if local else source, options.revision)
         vocabulary = exported or vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
+    if options.window is not None or options.stride is not None:
+        _set_window(model, shown, options)
     check_pieces(vocabulary, model, shown)
     origin = str(path.resolve()) if local else "@".join(filter(None, [source, options.revision]))
     key = hashlib.sha256(origin.encode()).hexdigest()[:16]
@@ -177,7 +188,23 @@ def ours(causal: Any, name: str) -> LanguageModel:
     return causal.model.eval() if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
 
 
-def _local(folder: Path, name: str) -> tuple[Any, Any]:
+def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
+    """Let a window of other lengths slide over long texts. Raises UserError if none slides, or if it would not fit."""
+    if not isinstance(model, HuggingFaceModel) or model.capabilities.recurrent:
+        flag = "--stride" if options.window is None else "--window"
+        raise UserError(f"{name} reads a text of any length from a state of fixed size; remove {flag}")
+    longest, window = model.capabilities.maximum_length, options.window
+    if longest is None and window is None:
+        raise UserError(f"the settings of {name} name no longest text; give --window with --stride")
+    if window is not None and longest is not None and window > longest:
+        raise UserError(f"{name} reads at most {longest:,} tokens at once; use --window {longest} or less")
+    window = window or longest
+    if options.stride is not None and options.stride > window:
+        raise UserError(f"--stride {options.stride} would skip tokens of a window of {window:,}; use {window} or less")
+    model.set_window(window, options.stride)
+
+
+def _local(folder: Path, name: str, options: LoadOptions) -> tuple[Any, Any]:
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} holds no Hugging Face model (no config.json); give a folder that save_pretrained made"
@@ -190,17 +217,18 @@ def _local(folder: Path, name: str) -> tuple[Any, Any]:
             else "no weights (*.safetensors); give a folder that save_pretrained made"
         )
         raise UserError(f"{folder} holds {why}")
-    return _loaded(str(folder), name, look(folder), local_files_only=True)
+    return _loaded(str(folder), name, options, look(folder), local_files_only=True)
 
 
-def _named(source: str, name: str, revision: str | None) -> tuple[Any, Any]:
+def _named(source: str, name: str, options: LoadOptions) -> tuple[Any, Any]:
     """Load a model of the hub: from files that were fetched before, else fetch them."""
     import huggingface_hub
 
+    revision = options.revision
     here: dict[str, Any] = {"local_files_only": True, "revision": revision}
     try:
         huggingface_hub.hf_hub_download(source, "config.json", **here)
-        return _loaded(source, name, look(_fetched(source, **here)), **here)
+        return _loaded(source, name, options, look(_fetched(source, **here)), **here)
     except (OSError, ValueError, _Missing):
         pass
     if huggingface_hub.constants.HF_HUB_OFFLINE or not _reachable(huggingface_hub.constants.ENDPOINT):
@@ -213,7 +241,7 @@ def _named(source: str, name: str, revision: str | None) -> tuple[Any, Any]:
         raise UserError(
             f"{name} cannot be fetched ({_first(error)}); give another, or a folder, {PREFIX}PATH"
         ) from None
-    return _loaded(source, name, held, revision=revision)
+    return _loaded(source, name, options, held, revision=revision)
 
 
 def _fetched(source: str, **where: Any) -> Path:
@@ -239,7 +267,7 @@ class _Missing(Exception):
     """Raised for files that are not on this machine."""
 
 
-def _loaded(source: str, name: str, held: WeightSizes, **where: Any) -> tuple[Any, Any]:
+def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **where: Any) -> tuple[Any, Any]:
     """Return the model and its tokenizer; `where`: `local_files_only` and `revision` of a name on the hub.
 
     Raises UserError, and `_Missing` if files of the hub are not on this machine and are not to be fetched.
@@ -247,11 +275,14 @@ def _loaded(source: str, name: str, held: WeightSizes, **where: Any) -> tuple[An
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import cached_file
 
+    if options.device_map is not None:
+        need("accelerate", "hf", "--device-map")
     how, here = {"trust_remote_code": False, **where}, where.get("local_files_only", False)
     try:
+        weights: dict[str, Any] = {"dtype": options.dtype, "device_map": options.device_map, "use_safetensors": True}
         loading: Any = AutoModelForCausalLM.from_pretrained
-        with held.bounding():
-            causal, report = loading(source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **how)
+        with LOADING, held.bounding():
+            causal, report = loading(source, **weights, output_loading_info=True, **how)
     except Exception as error:  # of many kinds, those of safetensors among them
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None

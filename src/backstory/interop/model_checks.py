@@ -22,6 +22,8 @@ EXACT, RELATIVE = 1e-5, 1e-4
 """Tolerance of log-probabilities, and its share of the change that the context makes in them."""
 LAST_BIT = 1e-6
 """Relative tolerance of logits from the same products."""
+HALF_EXACT, HALF_RELATIVE, HALF_BIT = 0.05, 0.1, 0.01
+"""The same for weights of 16 bits, whose products are rounded to 3 decimal digits or fewer."""
 CUTS = {"blocks": (5, 1, 7, 2, 1), "steps": (5,)}
 """Lengths of the first blocks of the text; the rest is read token by token."""
 
@@ -71,7 +73,7 @@ def _check_causal(causal: nn.Module, text: Tensor, plain: Tensor, name: str) -> 
     changed = text.clone()
     changed[:, half:] = (changed[:, half:] + 1) % plain.shape[-1]
     other = _log_probs(causal(input_ids=changed, use_cache=False).logits)
-    if not torch.allclose(other[:, :half], plain[:, :half], rtol=0, atol=EXACT):
+    if not torch.allclose(other[:, :half], plain[:, :half], rtol=0, atol=_tolerances(causal)[0]):
         raise UserError(
             f"{name} is no causal language model: what it predicts depends on the words that come after; choose a model that "
             "reads from left to right"
@@ -82,15 +84,23 @@ def _settle_output(model: HuggingFaceModel, text: Tensor, plain: Tensor, name: s
     """Let the model finish its logits if the output layer alone does not give its scores. Raises UserError."""
     hidden, _ = model.body(text, caching=False)
     logits = model.head(hidden)
-    if torch.allclose(_log_probs(logits), plain, rtol=0, atol=LAST_BIT * logits.abs().max().item()):
+    exact, _, last_bit = _tolerances(model)
+    if torch.allclose(_log_probs(logits), plain, rtol=0, atol=last_bit * logits.abs().max().item()):
         return
     try:
         model.finish = Finish(model.causal, model._output[0])
         scores = model.predicted(text, hidden).log_probs()
     except Exception as error:  # whatever the model's code does with a body that is not its own
         raise UserError(_unfollowed(name, type(error).__name__)) from None
-    if not torch.allclose(scores.double(), plain, rtol=EXACT, atol=EXACT):
+    if not torch.allclose(scores.double(), plain, rtol=exact, atol=exact):
         raise UserError(_unfollowed(name, "it gives other scores"))
+
+
+def _tolerances(model: nn.Module) -> tuple[float, float, float]:
+    """Return the tolerances of log-probabilities: absolute, as a share of the context's effect, and of the same products."""
+    if torch.finfo(next(model.parameters()).dtype).bits >= 32:
+        return EXACT, RELATIVE, LAST_BIT
+    return HALF_EXACT, HALF_RELATIVE, HALF_BIT
 
 
 def _unfollowed(name: str, why: str) -> str:
@@ -105,7 +115,8 @@ def _way(model: HuggingFaceModel, text: Tensor, plain: Tensor) -> tuple[Way, Lay
     # Change that the context makes: scores of the text without its first half.
     half = text.shape[1] // 2
     alone = model.predicted(text[:, half:], model.body(text[:, half:])[0]).log_probs()
-    tolerance = EXACT + RELATIVE * (alone - plain[:, half:]).abs().max().item()
+    exact, relative, _ = _tolerances(model)
+    tolerance = exact + relative * (alone - plain[:, half:]).abs().max().item()
     ways: Sequence[tuple[Way, bool]] = (("blocks", False), ("blocks", True), ("steps", False), ("steps", True))
     for way, row_by_row in ways:
         model.use_way(way, layout, row_by_row)

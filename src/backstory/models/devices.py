@@ -23,6 +23,8 @@ class Precision:
 
     dtype: torch.dtype
     reason: str
+    native: bool = False
+    """True if the weights are of this dtype too, so that nothing is cast."""
 
     @property
     def name(self) -> str:
@@ -30,7 +32,7 @@ class Precision:
 
     def context(self, device: torch.device) -> AbstractContextManager:
         """Return the autocast context in which a model runs."""
-        if self.dtype == torch.float32:
+        if self.native or self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(device.type, self.dtype)
 

@@ -22,7 +22,7 @@ from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model
 from backstory.models.contract import LanguageModel
-from backstory.models.devices import available, choose_device, shown_bytes
+from backstory.models.devices import Precision, available, choose_device, choose_precision, shown_bytes
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
@@ -130,6 +130,16 @@ class Run:
     def device(self) -> torch.device:
         """The device of the model's first weights."""
         return next(self.model.parameters()).device
+
+    def precision(self, name: str) -> Precision:
+        """Return the precision of this name on the model's device; that of its weights if these have 16 bits.
+
+        Raises UserError for another name.
+        """
+        dtype = next(self.model.parameters()).dtype
+        resolved = choose_precision(name, self.device)
+        narrow = dtype.is_floating_point and torch.finfo(dtype).bits < 32
+        return Precision(dtype, "the weights are of this type", native=True) if narrow else resolved
 
     @cached_property
     def weights_hash(self) -> str:
