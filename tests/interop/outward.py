@@ -11,13 +11,16 @@ from subwords import byte_level
 
 from backstory.config import (
     AuxiliarySoftmaxConfig,
+    DNCConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
     LSTMConfig,
+    MDMConfig,
     MixtureConfig,
     ModelConfig,
     MogrifierConfig,
+    NTMConfig,
     RunConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -57,6 +60,14 @@ KINDS: dict[str, ModelConfig] = {
         LSTM,
         buffer=buffer(vectors="words", values="following", prediction="pointer", attention="bilinear", sentinel=True),
     ),
+    "ntm": ModelConfig(EMBEDDING, NTMConfig(layers=(9, 8), slots=6, width=4, heads=2, reset_token=1)),
+    "ntm, windows": ModelConfig(EMBEDDING, NTMConfig(layers=(9,), slots=9, width=4, addressing="localized:3x2")),
+    "dnc": ModelConfig(EMBEDDING, DNCConfig(layers=(9,), slots=6, width=4, heads=2)),
+    "mdm": ModelConfig(EMBEDDING, MDMConfig(layers=(9,), slots=6, width=4, heads=2, sharpening="epsilon")),
+    "span buffer of words": ModelConfig(
+        EMBEDDING, LSTM, buffer=buffer(vectors="minus-before", values="last-words", residual=True, attention="linear")
+    ),
+    "trellis, levels": ModelConfig(EMBEDDING, TrellisConfig(levels=5, hidden=9, auxiliary=2, weight_norm=False)),
     "second softmax": ModelConfig(EMBEDDING, LSTM, buffer=AuxiliarySoftmaxConfig()),
 }
 

@@ -26,6 +26,7 @@ from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop.exporting import causal_lm, export
 from backstory.interop.hugging_face import load as load_export
+from backstory.interop.modeling import composed
 from backstory.runs.run import load_run, weights, weights_hash
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
@@ -47,12 +48,12 @@ def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_holds_the_run(run: Path, folder: Path) -> None:
     loaded, model = load_run(run), AutoModelForCausalLM.from_pretrained(folder)
     assert {p.name for p in folder.iterdir()} == {
-        "README.md", "backstory.json", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-        "tokenizer_config.json",
+        "README.md", "backstory.json", "config.json", "generation_config.json", "model.safetensors", "modeling_backstory.py",
+        "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     assert len({stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()}) == 1
     assert [p.name for p in folder.parent.iterdir()] == ["model"]
-    found, wanted = weights(model.model), weights(loaded.model)
+    found, wanted = weights(composed(model)), weights(loaded.model)
     assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
     assert model.config.vocab_size == len(loaded.vocabulary)
     assert model.model.head.weight is model.model.embedding.weight

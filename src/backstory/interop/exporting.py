@@ -44,7 +44,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     loaded = load_run(Path(run))
     check_writable(out)
 
-    from backstory.interop.modeling import fast_tokenizer
+    from backstory.interop.modeling import fast_tokenizer, save_tokenizer
 
     model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded, out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
         folder = Path(staging) / "model"
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
         (folder / VOCABULARY).write_text(json.dumps(loaded.vocabulary.to_json()), encoding="utf-8")
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in folder.iterdir():  # the weights come as a file for their owner alone
@@ -68,16 +68,19 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
     """
     from transformers import GenerationConfig
 
-    from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
+    from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, exported_name, fast_tokenizer
 
     vocabulary = run.vocabulary
     parts, start = to_dict(run.config.model), vocabulary.start
+    padding = fast_tokenizer(vocabulary).pad_token_id
+    special = {"bos_token_id": start, "pad_token_id": padding}
     model = BackstoryForCausalLM(
-        BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start, weights=run.weights_hash)
+        BackstoryConfig(len(vocabulary), parts=parts, weights=run.weights_hash, eos_token_id=start, **special)
     )
-    load_weights(model.model, weights(run.model))
+    load_weights(model.model, {exported_name(name): tensor for name, tensor in weights(run.model).items()})
+    # No token ends a text here: it goes on after the end of a line.
     unknown = None if vocabulary.unknown is None else [vocabulary.unknown]
-    model.generation_config = GenerationConfig(bos_token_id=start, suppress_tokens=unknown)
+    model.generation_config = GenerationConfig(**special, suppress_tokens=unknown)
     return model.eval()
 
 

@@ -183,9 +183,9 @@ def corpus_of_pieces(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def ours(causal: Any, name: str) -> LanguageModel:
     """Return the model as a `LanguageModel`; an exported run holds one already."""
-    from backstory.interop.modeling import BackstoryForCausalLM
+    from backstory.interop.modeling import BackstoryForCausalLM, composed
 
-    return causal.model.eval() if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
+    return composed(causal) if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
 
 
 def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
@@ -198,10 +198,10 @@ def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
         raise UserError(f"the settings of {name} name no longest text; give --window with --stride")
     if window is not None and longest is not None and window > longest:
         raise UserError(f"{name} reads at most {longest:,} tokens at once; use --window {longest} or less")
-    window = window or longest
-    if options.stride is not None and options.stride > window:
-        raise UserError(f"--stride {options.stride} would skip tokens of a window of {window:,}; use {window} or less")
-    model.set_window(window, options.stride)
+    length: int = window or longest or 0
+    if options.stride is not None and options.stride > length:
+        raise UserError(f"--stride {options.stride} would skip tokens of a window of {length:,}; use {length} or less")
+    model.set_window(length, options.stride)
 
 
 def _local(folder: Path, name: str, options: LoadOptions) -> tuple[Any, Any]:

@@ -1,210 +1,117 @@
-"""Our models and vocabularies in transformers: any composition of parts as one `AutoModelForCausalLM`, with a fast tokenizer.
+"""Our models and vocabularies in transformers: an export's model (`exported`), its code and names, and a fast tokenizer."""
 
-Logits are log-probabilities: they sum to one already, so that their softmax is the model's own distribution.
-"""
-
+import inspect
 import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub.dataclasses import strict
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationMixin,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
-from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils.generic import can_return_tuple
 
-from backstory.config import ModelConfig, from_saved
+from backstory.config import ModelConfig, from_saved, to_dict
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.built_in import BEGIN, END, UNKNOWN
 from backstory.data.tokenizers.pieces import Pieces
-from backstory.models import ComposedModel, Prediction, State, build_model, flatten, map_state
+from backstory.interop.exported import buffers, cores, memories, model
+from backstory.interop.exported.model import BackstoryTokenizer
+from backstory.models import ComposedModel, build_model
+from backstory.runs.run import load_weights, weights
 
-IGNORED = -100
-"""Label of a token that is not scored."""
+MODELING = "modeling_backstory"
+"""Module in an export that holds its model in plain torch."""
+NAMES = {
+    r"(layers\.\d+)\.weight_ih$": r"\1.input_proj.weight",
+    r"(layers\.\d+)\.bias(_ih)?$": r"\1.input_proj.bias",
+    r"(layers\.\d+)\.weight_hh$": r"\1.hidden_proj.weight",
+    r"(layers\.\d+)\.bias_hh$": r"\1.hidden_proj.bias",
+    r"(rounds\.\d+)\.(left|right)$": r"\1.\2.weight",
+    r"(rounds\.\d+)\.bias$": r"\1.left.bias",
+    r"dual\.weight_de$": "dual.embedding_proj.weight",
+    r"dual\.weight_dh$": "dual.hidden_proj.weight",
+    r"dual\.bias$": "dual.hidden_proj.bias",
+}
+"""Names of weights in a run, as patterns, and in an export."""
 
 
-@strict
-class BackstoryConfig(PretrainedConfig):
-    """A language model by its parts; `parts` is our `model` section of a recipe, in plain values."""
+def exported_name(name: str) -> str:
+    """Return the name in an export of a weight of a run."""
+    for pattern, replacement in NAMES.items():
+        name = re.sub(pattern, replacement, name)
+    return name
 
-    model_type = "backstory"
 
-    vocab_size: int = 2
-    parts: dict[str, Any] | None = None
-    bos_token_id: int | None = 0
-    """Token that is read before the first token of a text."""
-    weights: str | None = None
-    """SHA-256 (hex) of the weights that were exported, as results of the run record it."""
-    tie_word_embeddings: bool = True
-    use_cache: bool = True
+class BackstoryConfig(model.BackstoryConfig):
+    """The config of an export; `parts` are checked, and completed if an older version wrote them."""
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.tie_word_embeddings = bool(self.model().head.tied)
-        super().__post_init__(**kwargs)
+    def __init__(self, vocab_size: int = 2, parts: dict[str, Any] | None = None, **settings: Any) -> None:
+        """Raises UserError for parts that Backstory does not have."""
+        checked = None if parts is None else to_dict(from_saved(ModelConfig, parts, "config.json: parts"))
+        super().__init__(vocab_size, parts=checked, **settings)
 
     def model(self) -> ModelConfig:
-        """Return the parts as a dataclass. Raises UserError for anything else."""
+        """Return the parts as a dataclass."""
         return from_saved(ModelConfig, self.parts or {}, "config.json: parts")
 
 
-@dataclass
-class StateCache:
-    """Value of `past_key_values`: the state of B rows, a tree of tensors with B first, after so many columns."""
-
-    state: State
-    length: int
-    """Columns of `input_ids` that were passed, padding included."""
-    is_compileable = False
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens are in it, as any cache does."""
-        return self.length
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Continue with these rows, in this order; a row may come several times."""
-        self.state = _rows_of(self.state, beam_idx)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows only."""
-        self.reorder_cache(indices)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row, the copies side by side."""
-        self.state = map_state(lambda t: t.repeat_interleave(repeats, 0), self.state)
-
-
-class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
-    """A composed model; `model` holds it."""
+class BackstoryForCausalLM(model.BackstoryForCausalLM):
+    """An exported model where Backstory is installed: it also loads exports of older versions, and saves its own code."""
 
     config_class = BackstoryConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    _tied_weights_keys = {"model.head.weight": "model.embedding.weight"}  # where the config says so  # noqa: RUF012
-    _is_stateful = True  # what was read cannot be taken back token by token, so nothing is drafted
 
     def __init__(self, config: BackstoryConfig) -> None:
+        """Weights are initialised as those of a run."""
+        built = build_model(config.model(), config.vocab_size)
         super().__init__(config)
-        self.model: ComposedModel = build_model(config.model(), config.vocab_size)
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """The parts have initialised themselves, each in its own way."""
+        load_weights(self.model, {exported_name(name): tensor for name, tensor in weights(built).items()})
 
     @classmethod
-    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """Load a model. Raises ValueError for a folder that lacks weights."""
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        model, info = loaded
-        if lost := sorted(info["missing_keys"]):
-            raise ValueError(f"the folder lacks weights of its model: {', '.join(lost[:3])}")
-        return (model, info) if output_loading_info else model
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().from_pretrained(*args, **{"key_mapping": NAMES, **kwargs})
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the first call makes the state
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.model.head
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: StateCache | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """Read tokens (B, T) from a cache, or from the start.
-
-        A token whose `attention_mask` (B, T, or that of all columns so far) is 0 is not read: the row's state stays as it was,
-        so that a row that is padded on the left begins at its own first token. There the logits are those of a uniform
-        distribution. `logits` is (B, T, V), or (B, K, V) of the last K positions with `logits_to_keep`, or of the positions
-        (K,) in it; `labels` (B, T) are the `input_ids`, -100 where a token is not scored, and give the mean loss. The cache
-        that comes out is a new one.
-        """
-        rows, columns = input_ids.shape
-        state = self.model.start(rows) if past_key_values is None else past_key_values.state
-        mask = None if attention_mask is None else attention_mask[:, -columns:].to(input_ids.device).bool()
-        by_position = isinstance(logits_to_keep, Tensor)
-        last_columns = columns if by_position else min(logits_to_keep or columns, columns)
-        if mask is None or bool(mask.all()):
-            prediction, state = self.model(input_ids, state)
-            logits = _last(prediction, rows, columns, last_columns)
-        else:
-            logits, state = self._read_masked(input_ids, mask, state, last_columns)
-        if by_position:
-            logits = logits[:, logits_to_keep]
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        past = None
-        if self.config.use_cache if use_cache is None else use_cache:
-            past = StateCache(state, columns + (past_key_values.length if past_key_values is not None else 0))
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)  # type: ignore[arg-type]
-
-    def _read_masked(self, tokens: Tensor, mask: Tensor, state: State, last_columns: int) -> tuple[Tensor, State]:
-        """Return the logits of the last columns and the state, if rows leave columns out."""
-        rows, columns = tokens.shape
-        types, first_column = self.config.vocab_size, columns - last_columns
-        dtype = torch.promote_types(self.dtype, torch.float32)  # as of any log-probabilities
-        logits = torch.full((rows, last_columns, types), -math.log(types), dtype=dtype, device=tokens.device)
-        for first, end, read in _stretches(mask):
-            prediction, after = self.model(tokens[read, first:end], _rows_of(state, read))
-            state = _with_rows(state, read, after)
-            if (shown := min(end - first, end - first_column)) > 0:
-                log_probs = _last(prediction, len(read), end - first, shown)
-                logits[read, end - shown - first_column : end - first_column] = log_probs
-        return logits, state
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save the model with the module that loads it where Backstory is not installed."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        folder = Path(save_directory)
+        (folder / f"{MODELING}.py").write_text(modeling_source(self.config.parts or {}), encoding="utf-8")
+        classes = {"AutoConfig": "BackstoryConfig", "AutoModelForCausalLM": "BackstoryForCausalLM"}
+        _add_to(folder / "config.json", auto_map={auto: f"{MODELING}.{name}" for auto, name in classes.items()})
 
 
-def _stretches(mask: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield the stretches of columns between changes of a mask (B, T): first, end, and the rows (N,) that are read there."""
-    changes = (mask[:, 1:] != mask[:, :-1]).any(0).nonzero().flatten() + 1
-    for first, end in pairwise([0, *changes.tolist(), mask.shape[1]]):
-        read = mask[:, first].nonzero().flatten()
-        if len(read):
-            yield first, end, read
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Save a tokenizer beside a model; `BackstoryTokenizer` comes with the model's module."""
+    tokenizer.save_pretrained(folder)
+    _add_to(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, f"{MODELING}.BackstoryTokenizer"]})
 
 
-def _last(prediction: Prediction, rows: int, columns: int, count: int) -> Tensor:
-    """Return the log-probabilities (rows, count, V) of the last positions of (rows, columns)."""
-    if count == columns:
-        return prediction.log_probs()
-    index = torch.arange(rows).repeat_interleave(count), torch.arange(columns - count, columns).repeat(rows)
-    return prediction.select(*index).log_probs().view(rows, count, -1)
+def _add_to(path: Path, **settings: Any) -> None:
+    content = json.loads(path.read_text(encoding="utf-8")) | settings
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _rows_of(state: State, rows: Tensor) -> State:
-    return map_state(lambda t: t.index_select(0, rows.to(t.device)), state)
+def modeling_source(parts: dict[str, Any]) -> str:
+    """Return the module of a model with these parts: our files for its parts, joined into one that needs only transformers."""
+    needed = [cores, buffers, model]
+    if parts["core"]["kind"] in ("ntm", "dnc", "mdm"):
+        needed.insert(1, memories)
+    sources = [inspect.getsource(module) for module in needed]
+    text = "\n\n".join(re.sub(r"^from backstory\..*\n", "", source, flags=re.MULTILINE) for source in sources)
+    return f'"""A language model of Backstory in plain torch: generated by `backstory export`."""\n\n{text}'
 
 
-def _with_rows(state: State, rows: Tensor, new: State) -> State:
-    """Return a state in which these rows are those of the new one."""
-    tensors = iter(flatten(new).values())
-    return map_state(lambda t: t.index_copy(0, rows, next(tensors)), state)
+def composed(causal: BackstoryForCausalLM) -> ComposedModel:
+    """Return the model of an export as runs have it, in evaluation mode."""
+    tensors = dict(causal.model.named_parameters())
+    built = build_model(causal.config.model(), causal.config.vocab_size).to(causal.dtype)
+    load_weights(built, {name: tensors[exported_name(name)] for name, _ in built.named_parameters()})
+    return built.to(causal.device).eval()
 
 
 AutoConfig.register(BackstoryConfig.model_type, BackstoryConfig, exist_ok=True)
 AutoModelForCausalLM.register(BackstoryConfig, BackstoryForCausalLM, exist_ok=True)
+AutoTokenizer.register(BackstoryConfig, fast_tokenizer_class=BackstoryTokenizer, exist_ok=True)
 
 
 SPACE = r"\s\x1c-\x1f"
@@ -233,12 +140,15 @@ def fast_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     tokenizer.post_processor = _begin(vocabulary, tokenizer)
     special = {"unk_token": _unknown(vocabulary), "pad_token": padding}
     # Special tokens that are written out in a text are no special tokens in it.
-    return _wrapped(tokenizer, split_special_tokens=True, **special)
+    return _wrapped(tokenizer, tokenizer.id_to_token(vocabulary.start), split_special_tokens=True, **special)
 
 
-def _wrapped(tokenizer: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
-    options = {name: value for name, value in settings.items() if value is not None}
-    return PreTrainedTokenizerFast(
+def _wrapped(tokenizer: Tokenizer, start: str | None, **settings: Any) -> BackstoryTokenizer:
+    # What pads is never read.
+    options = {name: value for name, value in ({"pad_token": start} | settings).items() if value is not None}
+    return BackstoryTokenizer(
+        bos_token=start,
+        eos_token=start,
         tokenizer_object=tokenizer,
         padding_side="left",
         clean_up_tokenization_spaces=False,
@@ -351,5 +261,5 @@ def _pieces(vocabulary: Vocabulary, pieces: Pieces) -> PreTrainedTokenizerFast:
     start, unknown = vocabulary.words[vocabulary.start], _unknown(vocabulary)
     # None but its own special tokens are named so, since naming a token changes how a text with it is cut.
     known = [token for token in (*PADDING, start, unknown) if token in special]
-    named = {"pad_token": known[0] if known else None, "bos_token": start if start in special else None}
-    return _wrapped(tokenizer, **named, unk_token=unknown if unknown in special else None)
+    padding = {"pad_token": known[0]} if known else {}
+    return _wrapped(tokenizer, start, **padding, unk_token=unknown if unknown in special else None)
