@@ -11,7 +11,6 @@ import yaml
 
 from backstory.config import UserError, changes, to_dict
 from backstory.config.arguments import checked
-from backstory.config.errors import install_hint
 from backstory.interop.folders import need
 from backstory.models import count_parameters
 from backstory.reports import figures_table, to_markdown, trainings_table
@@ -70,7 +69,13 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
 
     from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, exported_name, fast_tokenizer
 
-    vocabulary = run.vocabulary
+    vocabulary, model_config = run.vocabulary, run.config.model
+    for part in (model_config.core, model_config.head, model_config.dual, model_config.buffer):
+        if not type(part).__module__.startswith("backstory."):
+            raise UserError(
+                f"the part {part.kind} comes from a plugin, and an export carries the parts of Backstory alone; "
+                "train with one of these to export"
+            )
     parts, start = to_dict(run.config.model), vocabulary.start
     padding = fast_tokenizer(vocabulary).pad_token_id
     special = {"bos_token_id": start, "pad_token_id": padding}
@@ -105,14 +110,19 @@ def model_card(run: Run, folder: Path) -> str:
             "## Use",
             "",
             "```python",
-            f"import backstory.interop  # makes the model known to transformers; if it is missing, {install_hint('hf')}",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             "",
             f"folder = {str(folder)!r}",
-            "tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)",
+            "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)",
+            "model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)",
             'tokens = tokenizer("the", return_tensors="pt")',
-            "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50, do_sample=True)[0]))",
+            "written = model.generate(**tokens, max_new_tokens=50, do_sample=True)[0]",
+            "print(tokenizer.decode(written, skip_special_tokens=True))",
             "```",
+            "",
+            "`modeling_backstory.py` holds the model in plain PyTorch. Where Backstory is installed, `import backstory.interop` "
+            "takes the place of `trust_remote_code=True`. A reader (a cache, dynamic evaluation) is no part of the model, and is "
+            "not here.",
             "",
             "Logits are log-probabilities: they are normalised already. `past_key_values` is the recurrent state.",
             "",
