@@ -120,9 +120,9 @@ def model_card(run: Run, folder: Path) -> str:
             "print(tokenizer.decode(written, skip_special_tokens=True))",
             "```",
             "",
-            "`modeling_backstory.py` holds the model in plain PyTorch. Where Backstory is installed, `import backstory.interop` "
-            "takes the place of `trust_remote_code=True`. A reader (a cache, dynamic evaluation) is no part of the model, and is "
-            "not here.",
+            "`modeling_backstory.py` holds the model in plain PyTorch. Where Backstory is installed, `import "
+            "backstory.interop` takes the place of `trust_remote_code=True`. A reader (a cache, dynamic evaluation) is no part "
+            "of the model, and is not here.",
             "",
             "Logits are log-probabilities: they are normalised already. `past_key_values` is the recurrent state.",
             "",

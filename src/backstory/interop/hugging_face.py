@@ -183,9 +183,9 @@ def corpus_of_pieces(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def ours(causal: Any, name: str) -> LanguageModel:
     """Return the model as a `LanguageModel`; an exported run holds one already."""
-    from backstory.interop.modeling import BackstoryForCausalLM, composed
+    from backstory.interop.modeling import BackstoryConfig, composed
 
-    return composed(causal) if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
+    return composed(causal) if causal.config.model_type == BackstoryConfig.model_type else wrap(causal, name)
 
 
 def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
