@@ -101,11 +101,11 @@ def test_a_revision_is_read_and_recorded(
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
     main_one, other = (bs.evaluate("hf:some/tiny", text=text, **given) for given in ({}, {"revision": "v1"}))
-    assert main_one["figures"] != other["figures"]
-    assert main_one["figures"]["nats_per_token"] == bs.evaluate(f"hf:{folder}", text=text)["figures"]["nats_per_token"]
-    recorded = other["provenance"]["config"]
+    assert main_one.figures != other.figures
+    assert main_one.figures.nats_per_token == bs.evaluate(f"hf:{folder}", text=text).figures.nats_per_token
+    recorded = other.provenance.config
     assert recorded["revision"] == "v1" and recorded["commit"] == "b" * 40
-    assert "revision" not in main_one["provenance"]["config"]
+    assert "revision" not in main_one.provenance.config
     with pytest.raises(UserError, match="hf:some/tiny is not on this machine"):
         bs.evaluate("hf:some/tiny", text=text, revision="v2")
     with pytest.raises(UserError, match="--revision is for a name on the hub"):
@@ -119,13 +119,13 @@ def test_weights_are_read_in_their_own_type(folder: Path, text: Path, tmp_path: 
     half = Path(shutil.copytree(folder, tmp_path / dtype))
     model.save_pretrained(half)
     own, rounded = bs.evaluate(f"hf:{half}", text=text), bs.evaluate(f"hf:{folder}", text=text, dtype=dtype)
-    assert own["figures"]["nats_per_token"] != wide["figures"]["nats_per_token"]
+    assert own.figures.nats_per_token != wide.figures.nats_per_token
     for result in (own, rounded):
-        assert result["figures"]["audit"]["passed"], result["figures"]["audit"]["failures"]
-        assert result["provenance"]["config"]["read"]["dtype"] == result["provenance"]["precision"] == dtype
-        assert result["figures"]["nats_per_token"] == pytest.approx(wide["figures"]["nats_per_token"], rel=0.02)
-    cast = bs.evaluate(f"hf:{half}", text=text, dtype="float32")["provenance"]
-    assert cast["precision"] == "float32" and "dtype" not in cast["config"]["read"]
+        assert result.figures.audit.passed, result.figures.audit.failures
+        assert result.provenance.config["read"]["dtype"] == result.provenance.precision == dtype
+        assert result.figures.nats_per_token == pytest.approx(wide.figures.nats_per_token, rel=0.02)
+    cast = bs.evaluate(f"hf:{half}", text=text, dtype="float32").provenance
+    assert cast.precision == "float32" and "dtype" not in cast.config["read"]
 
 
 def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
             logits = model(input_ids=torch.tensor([inputs[first : place + 1]])).logits[0, -1]
             total -= torch.log_softmax(logits.double(), -1)[target].item()
     result = bs.evaluate(f"hf:{folder}", text=short, window=20, stride=5)
-    assert result["figures"]["nats_per_token"] == pytest.approx(total / len(ids), abs=1e-5)
-    assert result["figures"]["window"] == 20 and result["figures"]["audit"]["passed"]
-    assert result["provenance"]["config"]["read"] == {"way": "blocks", "maximum_length": 20, "stride": 5}
+    assert result.figures.nats_per_token == pytest.approx(total / len(ids), abs=1e-5)
+    assert result.figures.window == 20 and result.figures.audit.passed
+    assert result.provenance.config["read"] == {"way": "blocks", "maximum_length": 20, "stride": 5}
     for given, message in (({"window": 65}, "use --window 64 or less"), ({"stride": 65}, "--stride 65 would skip")):
         with pytest.raises(UserError, match=message):
             bs.evaluate(f"hf:{folder}", text=short, **given)
@@ -153,7 +153,7 @@ def test_a_device_map_reads_the_same(folder: Path, text: Path) -> None:
     pytest.importorskip("accelerate")
     mapped, plain = bs.evaluate(f"hf:{folder}", text=text, device_map="auto"), bs.evaluate(f"hf:{folder}", text=text)
     if not torch.cuda.is_available():
-        assert mapped["figures"]["nats_per_token"] == plain["figures"]["nats_per_token"]
+        assert mapped.figures.nats_per_token == plain.figures.nats_per_token
 
 
 def test_models_are_loaded_in_several_threads(folder: Path, tmp_path: Path) -> None:

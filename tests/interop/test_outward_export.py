@@ -93,11 +93,11 @@ def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpu
     assert found.audit.passed
     # An export brings neither the settings of its training, which a policy's reward is of, nor the text that it was trained on.
     brought = {"policy": None, "overlap": None}
-    assert {**found, **brought} == {**wanted, **brought}
+    assert found.to_dict() | brought == wanted.to_dict() | brought
     own = tmp_path / "own.txt"
     own.write_text("ann saw the zebra\n\nand bob took more tea")
     wanted, found = (bs.evaluate(which, text=own).figures for which in (run, f"hf:{folder}"))
-    assert {**found, **brought} == {**wanted, **brought}
+    assert found.to_dict() | brought == wanted.to_dict() | brought
     assert (found.bits_per_byte is None) == (
         load_run(run).vocabulary.tokenizer.name in ("words", "regex", "characters")
     )
@@ -292,6 +292,7 @@ assert main() == 2
 def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MISSING, str(tiny_run)], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [
+        f"backstory: exporting {tiny_run}",
         "backstory: export needs the package transformers; run `pip install -e '.[hf]'` in the clone of backstory",
         "the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",
         "backstory: the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",

@@ -163,12 +163,12 @@ class Transformer(nn.Module):
         super().__init__()
         self.settings, units = settings, settings["hidden"]
         bias, pre = settings["norm"] == "post", settings["norm"] == "pre"
-        output = units if output is None else output
-        self.sizes = [*[units] * (settings["layers"] - 1), output]
+        size = output or units
+        self.sizes = [*[units] * (settings["layers"] - 1), size]
         self.entering = None if inputs == units else nn.Linear(inputs, units, bias=bias)
         self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(settings["layers"]))
         self.norm = nn.RMSNorm(units) if pre else None
-        self.leaving = None if output == units else nn.Linear(units, output, bias=bias)
+        self.leaving = None if size == units else nn.Linear(units, size, bias=bias)
 
     def start(self, rows: int, like: Tensor) -> State:
         settings = self.settings
