@@ -70,8 +70,8 @@ class TextConfig:
     corpus: str = "stdlib"
     """A corpus by name (`backstory ls corpora`), or the path of a file or folder of texts (docs/corpora.md lists formats)."""
     tokenizer: str = "auto"
-    """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, marked-characters, bytes, or a
-    tokenizer.json."""
+    """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, marked-characters, bytes, a
+    tokenizer.json, or bpe:8000 or unigram:8000, which train so many sub-word pieces on the training split."""
     lowercase: bool = False
     """Lower-case the text before it is split."""
     minimum_count: int = between(1, 1)

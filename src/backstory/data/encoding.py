@@ -26,10 +26,11 @@ from backstory.data.dataset import Dataset, Split, json_digest, synthetic_splits
 from backstory.data.synthetic import algorithms, recall
 from backstory.data.synthetic.algorithms import OWN, TASKS, Algorithm
 from backstory.data.synthetic.recall import Recall
-from backstory.data.tokenizers import built_in
+from backstory.data.tokenizers import built_in, trained
 from backstory.data.tokenizers import vocabulary as vocabularies
 from backstory.data.tokenizers.built_in import END, UNKNOWN, Tokenizer
 from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.trained import Kind, train_tokenizer, trained_kind
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary, classify
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
@@ -88,9 +89,33 @@ def prepare(
 
 
 def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:
-    """Return the tokenizer of the settings. Raises UserError."""
+    """Return the tokenizer of the settings, trained on the training text if it is such a one. Raises UserError."""
     name = corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer
-    return built_in.tokenizer(name, _sample(corpus))
+    learned = trained_kind(name)
+    return built_in.tokenizer(name, _sample(corpus)) if learned is None else _trained(corpus, config, *learned)
+
+
+def learn_tokenizer(config: TextConfig, kind: Kind, size: int, data_dir: Path | None = None) -> Pieces:
+    """Return a tokenizer trained on the training split of a corpus, from the cache if it was before. Raises UserError."""
+    trained_kind(f"{kind}:{size}")
+    return _trained(catalogue.find(config.corpus, data_dir, TextReader(config.field)), config, kind, size)
+
+
+def _trained(corpus: Corpus, config: TextConfig, kind: Kind, size: int) -> Pieces:
+    content = [text_files.digest(source) for source in corpus.sources["train"]]
+    key = json_digest([trained.FORMAT, kind, size, config.lowercase, corpus.documents.__name__, content])
+
+    def make(folder: Path) -> None:
+        total = _sizes(corpus)["train"]
+        with preparing(f"the tokenizer of {corpus.name}", total) as shown:
+            read = _with_progress(corpus, lambda done, _: shown(min(done, total), total))
+            documents = _documents(read, "train", built_in.BUILT_IN["characters"])
+            blocks = (block for _, text in documents for block in vocabularies.lowered(text, config.lowercase))
+            pieces = train_tokenizer(kind, size, blocks)
+        write_atomically(folder / "tokenizer.json", pieces.json)
+
+    entry = disk_cache.fetch(f"tokenizer-{key[:32]}", make)
+    return Pieces(f"{kind}:{size}", read_small(entry / "tokenizer.json", LARGEST, entry).decode())
 
 
 def corpora_with(part: str, setting: str) -> tuple[str, ...]:

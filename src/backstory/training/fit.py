@@ -20,7 +20,7 @@ from backstory.config.progress_bar import shown_progress
 from backstory.config.scores import advice, perplexity
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say
-from backstory.data import Dataset, check_synthetic, prepare, unknown_share
+from backstory.data import CORPORA, Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
@@ -238,6 +238,7 @@ def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{len(dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
         _unknown_warning(dataset, trainer.config.text),
+        _size_advice(dataset),
         *(overlap.warning(dataset.vocabulary.tokenizer.unit) for overlap in overlaps(dataset) or []),
     ]
     if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _machine_is_busy():
@@ -253,6 +254,18 @@ def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
         lines.append(f"resuming {path} at its beginning, as it holds no whole checkpoint")
     for line in filter(None, lines):
         say(console, line)
+
+
+MANY_WORDS = 50_000
+"""Word types of a text of one's own from which on training is said to be slow."""
+
+
+def _size_advice(dataset: Dataset) -> str | None:
+    """Return how to train faster than with the many words of a text of one's own."""
+    types = len(dataset.vocabulary)
+    if dataset.corpus in CORPORA or dataset.vocabulary.tokenizer.unit != "word" or types < MANY_WORDS:
+        return None
+    return f"{types:,} word types make training slow; --text.maximum-size 20000, or --text.tokenizer bpe:8000, makes it faster"
 
 
 def _unknown_warning(dataset: Dataset, text: TextConfig) -> str | None:
