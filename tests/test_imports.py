@@ -137,6 +137,13 @@ def test_what_needs_no_torch_does_not_load_it(code: str) -> None:
     assert modules & {"torch", "safetensors"} == set()
 
 
+@pytest.mark.parametrize("arguments", [["train", "demo", "--help-all"], ["evaluate", "--help"], ["completion", "bash"]])
+def test_help_loads_nothing_that_takes_long(arguments: list[str]) -> None:
+    modules = loaded_by(f"from backstory.cli.main import main; main({arguments})")
+    slow = {"torch", "numpy", "jinja2"} | ({"typeguard"} if "completion" not in arguments else set())
+    assert "backstory" in modules and modules & slow == set()
+
+
 def test_help_is_there_at_once() -> None:
     # Processor time: the clock's would be that of whatever else the machine does.
     def spent() -> float:

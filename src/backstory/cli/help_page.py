@@ -24,7 +24,7 @@ COLUMN = 34
 _MODEL_AND_TRAINING = {
     "text": (
         *("--corpus", "--data-dir", "--text.tokenizer", "--text.lowercase", "--text.minimum-count"),
-        "--text.maximum-size",
+        *("--text.maximum-size", "--text.field"),
     ),
     "model": (
         *("--model.core.kind", "--model.core.layers", "--model.core.hidden", "--model.embedding.size"),
@@ -32,8 +32,9 @@ _MODEL_AND_TRAINING = {
     ),
     "training": (
         *("--training.epochs", "--training.minutes", "--training.steps", "--training.batch-size", "--training.segment"),
-        *("--training.optimizer", "--training.learning-rate", "--training.schedule", "--training.clip"),
-        *("--training.weight-decay", "--training.precision", "--training.device", "--seed"),
+        *("--training.optimizer", "--training.learning-rate", "--training.warmup-steps", "--training.schedule"),
+        *("--training.early-stopping", "--training.clip", "--training.weight-decay"),
+        *("--training.precision", "--training.device", "--seed"),
     ),
 }
 COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
@@ -73,7 +74,7 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
         "corpus": ("--data-dir", "--corpus"),
     },
     "data show": {
-        "text": ("--tokenizer", "--lowercase", "--minimum-count", "--maximum-size", "--data-dir", "--json"),
+        "text": ("--tokenizer", "--lowercase", "--minimum-count", "--maximum-size", "--field", "--data-dir", "--json"),
     },
 }
 COMMON = {**COMMON, "data prepare": COMMON["data show"]}
