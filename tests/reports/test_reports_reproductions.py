@@ -7,7 +7,6 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import read, render
-from backstory.reports.html_pieces import rendered
 from backstory.reports.phrases import summary
 from backstory.reports.sections import reproduction_section as epochs
 from backstory.reports.sections.reproduction_section import (
@@ -21,6 +20,7 @@ from backstory.reports.sections.reproduction_section import (
     recency_table,
     systems_table,
 )
+from backstory.reports.templating import rendered
 from backstory.results import ReproductionFigures
 
 

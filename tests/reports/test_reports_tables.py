@@ -9,7 +9,8 @@ from markdown_it import MarkdownIt
 
 from backstory.config import UserError, formats, plural
 from backstory.reports import Column, Table, figures_table, fill, read, to_markdown, to_text, trainings_table
-from backstory.reports.html_pieces import html_table
+from backstory.reports.html_pieces import html_piece
+from backstory.reports.pieces import Tabular
 from backstory.reports.sections.context_section import contexts_table, lengths_table
 from backstory.reports.sections.settings_section import MOST_ROWS, values_table
 from backstory.results import AuditRecord, TruncationFigures
@@ -100,7 +101,7 @@ def test_unknown_figures_are_cut_and_say_so() -> None:
 
 
 def test_html_escapes_and_marks_numbers() -> None:
-    html = html_table(Table((Column("<Run>"), Column("n", numeric=True)), (("<script>", 'a"&b'),)), "runs")
+    html = html_piece(Tabular(Table((Column("<Run>"), Column("n", numeric=True)), (("<script>", 'a"&b'),)), "runs"))
     assert '<th scope="col">&lt;Run&gt;</th><th scope="col" class="n">n</th>' in html
     assert '<tr><th scope="row"><span>&lt;script&gt;</span></th><td class="n">a&#34;&amp;b</td></tr>' in html
 

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from markupsafe import Markup
-
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import refused
 from backstory.config.terminal import one_line
-from backstory.reports import html_pieces as html
-from backstory.reports import passage_html
+from backstory.reports.html_pieces import GENERATOR, html_page
 from backstory.reports.phrases import passage_summary, ranking, search_summary, stale_results, summary
+from backstory.reports.pieces import Alarm, Document, Piece, Words, present
 from backstory.reports.sections import SECTIONS
-from backstory.reports.sections.comparison_section import Comparison, compared, comparison_html
-from backstory.reports.sections.passage_section import memory_html
-from backstory.reports.sections.search_section import search_html
+from backstory.reports.sections.comparison_section import Comparison, compared, comparison_pieces
+from backstory.reports.sections.passage_section import memory_pieces
+from backstory.reports.sections.search_section import search_pieces
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.examination_record import Published
@@ -34,7 +32,7 @@ def render(folders: Sequence[Path], published: Published | None = None) -> str:
     `published` stands beside what experiments on context found. What cannot be read is named on the page. Raises UserError if
     no folder is given, and as `results.read` does.
     """
-    return _page_of_readable(_read_all(folders), published)[0]
+    return html_page(_readable(_read_all(folders), published)[0])
 
 
 @checked()
@@ -44,95 +42,78 @@ def write(folders: Sequence[Path], out: Path, overwrite: bool = False, published
     Raises UserError as `render`, `check_page` and `write_page` do.
     """
     check_page(out, overwrite)
-    page, runs = _page_of_readable(_read_all(folders), published)
-    write_page(out, page)
+    document, runs = _readable(_read_all(folders), published)
+    write_page(out, html_page(document))
     for line in [*(f"not shown: {line}" for run in runs for line in run.unread), *stale_results(runs)]:
         warnings.warn(one_line(line), stacklevel=2)
 
 
-def _page_of_readable(runs: Sequence[RunResults], published: Published | None) -> tuple[str, Sequence[RunResults]]:
-    """Return the page and its runs: results that pass all checks and yet cannot be shown are `unread`."""
+def _readable(runs: Sequence[RunResults], published: Published | None) -> tuple[Document, Sequence[RunResults]]:
+    """Return the document and its runs: results that pass all checks and yet cannot be shown are `unread`."""
     try:
-        return _page(runs, published), runs
+        return _document(runs, published), runs
     except Exception:  # a fault of ours, for which nobody should go without the other results
         runs = [_without_unshowable(run, published) for run in runs]
-        return _page(runs, published), runs
+        return _document(runs, published), runs
 
 
 def _without_unshowable(run: RunResults, published: Published | None) -> RunResults:
     shown, unread = [], list(run.unread)
     for result in run.results:
         try:
-            _page([replace(run, results=(result,))], published)
+            _document([replace(run, results=(result,))], published)
             shown.append(result)
         except Exception as error:
             unread.append(one_line(f"{result.source} of {run.name} cannot be shown: {type(error).__name__}: {error}"))
     return replace(run, results=tuple(shown), unread=tuple(unread))
 
 
-def _page(runs: Sequence[RunResults], published: Published | None) -> str:
-    """Return the page: what is not shown or stale, every section that the runs have figures for, and their settings."""
+def _document(runs: Sequence[RunResults], published: Published | None) -> Document:
+    """Return the report: what is not shown or stale, every section that the runs have figures for, and their settings."""
     separate = _stale_apart(runs)
-    parts: list[tuple[str, Markup]] = [
-        ("Not shown", html.joined(html.alarm(f"{line}.") for run in runs for line in run.unread)),
-        ("Stale results", html.joined(html.alarm(f"{line}.") for line in stale_results(runs))),
-    ]
     shown = [section for section in SECTIONS if any(map(section.shows, separate))]
-    parts += [(section.heading, html.joined(section.html(separate, published))) for section in shown]
-    parts += [(section.heading, html.joined(section.html(runs, published))) for section in (SETTINGS, AGAIN)]
+    sections = [
+        ("Not shown", present(Alarm(f"{line}.") for run in runs for line in run.unread)),
+        ("Stale results", present(Alarm(f"{line}.") for line in stale_results(runs))),
+        *((section.heading, present(section.pieces(separate, published))) for section in shown),
+        *((section.heading, present(section.pieces(runs, published))) for section in (SETTINGS, AGAIN)),
+    ]
     current = [run.current() for run in runs]
-    return _document(
+    return Document(
         " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared",
-        parts,
-        summaries=[summary(run) for run in current],
-        first=ranking(current) if len(runs) > 1 else "",
+        tuple(section for section in sections if section[1]),
+        headline=ranking(current) if len(runs) > 1 else "",
+        summaries=tuple(summary(run) for run in current),
         footer="Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood "
         "per unit; lower is better.",
-        scripted=any(section.scripted for section in shown),
     )
-
-
-def _document(
-    title: str,
-    parts: Iterable[tuple[str, Markup]],
-    *,
-    summaries: Sequence[str],
-    footer: str,
-    first: str = "",
-    scripted: bool = True,
-) -> str:
-    script = {"script": passage_html.SCRIPT, "script_hash": passage_html.SCRIPT_HASH} if scripted else {}
-    filled = [(heading, inside) for heading, inside in parts if inside]
-    return html.html_page(title, filled, summaries=summaries, footer=footer, first=first, **script)
 
 
 @checked()
 def render_passage(result: Result[ExplanationFigures]) -> str:
     """Return a result of kind explanation as a page of its own that loads nothing."""
     passage = result.figures.passage
-    inside = html.joined([passage_html.figure(passage, "passage"), *memory_html(result.figures, "weights")])
+    inside = [Words(passage, "passage"), *memory_pieces(result.figures, "weights")]
     return _alone(result, passage.title, passage_summary(result), inside)
 
 
 @checked()
 def render_comparison(result: Comparison) -> str:
     """Return a result of kind comparison as a page of its own that loads nothing."""
-    inside = html.joined(comparison_html(result, "comparison", 2))
-    return _alone(result, result.figures.title, compared(result), inside)
+    return _alone(result, result.figures.title, compared(result), comparison_pieces(result, "comparison", 2))
 
 
 @checked()
 def render_search(result: Result[SearchFigures]) -> str:
     """Return a result of kind search as a page of its own that loads nothing."""
     f, footer = result.figures, "Made from the trials’ result files alone."
-    inside = html.joined(search_html(f, "search", 2))
-    return _alone(result, f.title or result.name, search_summary(f), inside, footer, scripted=False)
+    return _alone(result, f.title or result.name, search_summary(f), search_pieces(f, "search", 2), footer)
 
 
-def _alone(result: Result, title: str, lede: str, inside: Markup, footer: str = ALONE, scripted: bool = True) -> str:
+def _alone(result: Result, title: str, lede: str, inside: Iterable[Piece | None], footer: str = ALONE) -> str:
     """Return a page about one result, with the command and the facts to measure it again."""
-    parts = [("", inside), (AGAIN.heading, html.joined(again(result)))]
-    return _document(title, parts, summaries=[lede], footer=footer, scripted=scripted)
+    sections = (("", present(inside)), (AGAIN.heading, present(again(result))))
+    return html_page(Document(title, sections, summaries=(lede,), footer=footer))
 
 
 # --- the file ---
@@ -160,7 +141,7 @@ def check_page(out: Path, overwrite: bool = False) -> None:
 def _is_ours(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return html.GENERATOR.encode() in file.read(1024)
+            return GENERATOR.encode() in file.read(1024)
     except OSError:
         return False
 

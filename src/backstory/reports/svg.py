@@ -70,6 +70,8 @@ class Plot:
     title: str
     svg: str
     caption: str
+    narrow: str = ""
+    """The same drawn for the width of a phone."""
 
 
 def plot(figure: "Figure", prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
@@ -13,9 +12,9 @@ from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, signed
 from backstory.config.terminal import cell, printable
-from backstory.reports import html_pieces as html
-from backstory.reports import passage_html, passage_terminal, theme
+from backstory.reports import passage_terminal, pieces, theme
 from backstory.reports.axes import bounded
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.comparison_plots import along, by_position
 from backstory.reports.sections.section import Section, of_kind, print_text
 from backstory.reports.svg import Plot
@@ -43,44 +42,42 @@ MOST_DOCUMENTS = 20
 """Documents of the table, the longest ones."""
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     results = [(run, result) for run in runs for result in run.of(ComparisonFigures)]
     for number, (run, result) in enumerate(results, start=1):
         title = result.figures.title
-        yield html.heading(f"{run.name}: {title}" if len(runs) > 1 else title)
-        yield html.paragraph(compared(result))
-        yield from comparison_html(result, f"comparison{number}", 4)
+        yield pieces.Heading(f"{run.name}: {title}" if len(runs) > 1 else title)
+        yield pieces.Paragraph(compared(result))
+        yield from comparison_pieces(result, f"comparison{number}", 4)
 
 
-def comparison_html(result: Comparison, prefix: str, level: int) -> Iterator[Markup]:
+def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[Piece | None]:
     """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
     f = result.figures
-    yield html.html_table(readers_table(f), "Readers")
-    yield html.html_table(pairs_table(f), "What is gained")
-    yield html.html_plot(along(f, f"{prefix}-nats"), wide=True)
+    yield pieces.Tabular(readers_table(f), "Readers")
+    yield pieces.Tabular(pairs_table(f), "What is gained")
+    yield pieces.figure(along(f, f"{prefix}-nats"))
     if not in_bits(f):
         yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
-    yield html.html_plot(by_position(f, f"{prefix}-positions"), wide=True)
-    yield html.details("Every place in a document", html.html_table(positions_table(f), "Gain by place"))
-    documents, heading = (
-        html.html_table(documents_table(f), "Gain of every document"),
-        f"Every document ({len(f.documents):,})",
-    )
+    yield pieces.figure(by_position(f, f"{prefix}-positions"))
+    yield pieces.details("Every place in a document", pieces.Tabular(positions_table(f), "Gain by place"))
+    documents = pieces.Tabular(documents_table(f), "Gain of every document")
+    heading = f"Every document ({len(f.documents):,})"
     if len(f.documents) > MOST_ROWS:
-        yield html.details(heading, documents)
+        yield pieces.details(heading, documents)
     else:
-        yield html.heading(heading, level)
+        yield pieces.Heading(heading, level)
         yield documents
     for number, one in enumerate(f.passages, start=1):
-        yield html.heading(passage_title(one, number, f), level)
-        yield html.note(one.passage.title)
-        yield passage_html.figure(one.passage, f"{prefix}-passage{number}")
+        yield pieces.Heading(passage_title(one, number, f), level)
+        yield pieces.Note(one.passage.title)
+        yield pieces.Words(one.passage, f"{prefix}-passage{number}")
 
 
-def _in_perplexity(plot: Plot) -> Markup:
+def _in_perplexity(plot: Plot) -> Piece:
     """Fold up the gain along the text once more, of perplexities."""
-    note = html.note("Differences of perplexities do not add up, and a few hard blocks outweigh all others.")
-    return html.details("The same in perplexity", html.html_plot(plot, wide=True) + note)
+    note = pieces.Note("Differences of perplexities do not add up, and a few hard blocks outweigh all others.")
+    return pieces.details("The same in perplexity", pieces.figure(plot), note)
 
 
 # --- sentences and tables ---
@@ -313,4 +310,4 @@ def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(printable(text), style), highlight=False)
 
 
-SECTION = Section("Readers against each other", of_kind(ComparisonFigures), _html, _terminal, scripted=True)
+SECTION = Section("Readers against each other", of_kind(ComparisonFigures), _pieces, _terminal)

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from markupsafe import Markup
-
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, decimal
-from backstory.reports import html_pieces as html
+from backstory.reports import pieces
 from backstory.reports.phrases import Examined, published_context, text_and_unit
+from backstory.reports.pieces import Piece
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
@@ -70,17 +69,17 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
     return [*filter(None, parts), sentences.comparability(examined, published)]
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     yield from _truncations(runs, published)
     models = examined_models(runs)
     for number, examined in enumerate(models, start=1):
         yield from _one_model(examined, published, f"examined{number}", several=len(models) > 1)
 
 
-SECTION = Section("Context", of_kind(ExaminationFigures), _html)
+SECTION = Section("Context", of_kind(ExaminationFigures), _pieces)
 
 
-def _truncations(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _truncations(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     """Yield figures 1a and 1b: truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
     by_axes: dict[tuple[str, str, float], list[Examined]] = {}
     for run in runs:
@@ -90,16 +89,16 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> Ite
             # What a reader remembers is beside what the model alone does, under a name of its own.
             by_axes.setdefault(key, []).append((name_of(run.name, result), result))  # type: ignore[arg-type]
     for number, group in enumerate(by_axes.values(), start=1):
-        yield html.html_plot(plots.context_curves(group, f"context{number}", published))
+        yield pieces.figure(plots.context_curves(group, f"context{number}", published))
         for i, alike in enumerate(_same_targets(group)):
-            yield html.html_plot(plots.levels(alike, published, f"levels{number}-{i}"))
-        yield html.html_table(contexts_table(group), "Effective context")
+            yield pieces.figure(plots.levels(alike, published, f"levels{number}-{i}"))
+        yield pieces.Tabular(contexts_table(group), "Effective context")
         for name, result in group:
             heading = f"Every context length: {name}, {result.figures.split}"
-            yield html.details(heading, html.html_table(lengths_table(result.figures), heading))
+            yield pieces.details(heading, pieces.Tabular(lengths_table(result.figures), heading))
         for name, result in group:
             about = about_pieces(result.figures)
-            yield html.note(about and f"{name}: {about}")
+            yield pieces.Note(about and f"{name}: {about}")
 
 
 def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
@@ -111,27 +110,29 @@ def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
     return list(alike.values())
 
 
-def _one_model(examined: Examinations, published: Published | None, prefix: str, several: bool) -> Iterator[Markup]:
+def _one_model(
+    examined: Examinations, published: Published | None, prefix: str, several: bool
+) -> Iterator[Piece | None]:
     """Yield the other figures of one model on one text, and what of the published figures does not compare."""
     f = examined.first.figures
     of_paper = [plot for i, draw in enumerate(PLOTS) if (plot := draw(examined, published, f"{prefix}-{i}"))]
     pictured = (plots.pictured(result, f"{prefix}-own{i}") for i, result in enumerate(examined.results.values()))
     shown = [*of_paper, *filter(None, pictured)]
     if several and shown:
-        yield html.heading(f"{examined.name}, {f.split}")
+        yield pieces.Heading(f"{examined.name}, {f.split}")
     for plot in shown:
-        yield html.heading(plot.title, 4 if several else 3)
-        yield html.html_plot(plot)
+        yield pieces.Heading(plot.title, 4 if several else 3)
+        yield pieces.figure(plot)
     if TRUNCATE not in examined.results:  # else it stands with that
-        yield html.note(about_pieces(f))
+        yield pieces.Note(about_pieces(f))
     if published and of_paper:
-        yield html.note(sentences.comparability(examined, published))
+        yield pieces.Note(sentences.comparability(examined, published))
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)
         about = "Context that is used" if truncation else f"Every condition of {experiment}"
         heading = f"{about}: {examined.name}, {f.split}"
         table = groups_table(result.figures) if truncation else conditions_table(result.figures)  # type: ignore[arg-type]
-        yield html.details(heading, html.html_table(table, heading))
+        yield pieces.details(heading, pieces.Tabular(table, heading))
 
 
 def about_pieces(figures: ExaminationFigures) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from markupsafe import Markup
 from rich.console import Console
 
 from backstory.config import formats, plural
 from backstory.config.formats import count, decimal, percent, span
 from backstory.config.terminal import one_line
-from backstory.reports import html_pieces as html
-from backstory.reports import svg
+from backstory.reports import pieces, svg
 from backstory.reports.axes import LARGEST, height_of, labels, level, log_axis
-from backstory.reports.sections.section import Html, Section, print_lines
+from backstory.reports.pieces import Piece
+from backstory.reports.sections.section import Pieces, Section, print_lines
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, to_text
 from backstory.results import EvaluationFigures, Record, Result, RunResults
@@ -89,12 +88,12 @@ def title_of_text(result: Evaluation) -> str:
 # --- answers to a synthetic task, by the length of its sequences ---
 
 
-def _answers_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _answers_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     for group in grouped_by_text(runs, lambda f: f.answers):
         first = group[0].result
-        yield html.note(f"{title_of_text(first)}: {formats.plain(first.corpus.provenance)}")
+        yield pieces.Note(f"{title_of_text(first)}: {formats.plain(first.corpus.provenance)}")
         for name, result, answers in group:
-            yield html.html_table(answers_table(answers), f"Answers by length: {name}, {result.figures.split}")
+            yield pieces.Tabular(answers_table(answers), f"Answers by length: {name}, {result.figures.split}")
 
 
 def answers_table(answers: AnswersRecord, most: int | None = None) -> Table:
@@ -123,22 +122,22 @@ def _answers_terminal(result: Evaluation, console: Console) -> None:
 # --- memory: nats above the exact cost, by how long ago what comes back was last seen ---
 
 
-def _memory_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     groups = grouped_by_text(runs, lambda f: f.memory)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
         text = title_of_text(first)
-        yield html.heading(text) if len(groups) > 1 else Markup()
-        yield html.note(f"{text}: {formats.plain(first.corpus.provenance)}")
+        yield pieces.Heading(text) if len(groups) > 1 else None
+        yield pieces.Note(f"{text}: {formats.plain(first.corpus.provenance)}")
         kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
         for index, kind in enumerate(kinds, start=1):
-            yield html.html_plot(memory_curves(group, kind, f"memory{number}-{index}"))
-            yield html.html_table(excess_table(group, kind), f"Nats above the exact cost: {kind}")
+            yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"))
+            yield pieces.Tabular(excess_table(group, kind), f"Nats above the exact cost: {kind}")
         heading = "Nats above the exact cost, by what a token is"
-        yield html.details(heading, html.html_table(kinds_table(group), heading))
+        yield pieces.details(heading, pieces.Tabular(kinds_table(group), heading))
         for name, result, memory in group:
             heading = f"Every cost: {name}, {result.figures.split}"
-            yield html.details(heading, html.html_table(costs_table(memory), heading))
+            yield pieces.details(heading, pieces.Tabular(costs_table(memory), heading))
 
 
 def _curve(memory: MemoryRecord, kind: str) -> CurveRecord | None:
@@ -236,16 +235,16 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> No
 # --- recency: nats by how many tokens ago the same token came last ---
 
 
-def _recency_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     groups = same_tokens(runs)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
         batch = first.figures.batch_size or 1
         text = title_of_text(first) + ("" if batch == 1 else f", batch of {count(batch)}")
         heading = f"Nats by how many tokens ago the same one came last: {text}"
-        yield html.heading(text) if len(groups) > 1 else Markup()
-        yield html.html_plot(recency_curves(group, f"recency{number}"))
-        yield html.details(heading, html.html_table(recency_table(group), heading))
+        yield pieces.Heading(text) if len(groups) > 1 else None
+        yield pieces.figure(recency_curves(group, f"recency{number}"))
+        yield pieces.details(heading, pieces.Tabular(recency_table(group), heading))
 
 
 def same_tokens(runs: Sequence[RunResults]) -> list[list[Named[RecencyRecord]]]:
@@ -342,13 +341,13 @@ def _recency_terminal(result: Evaluation, console: Console) -> None:
     print_lines(console, [f"  recency     nats: {one_line(', '.join(costs))}"])
 
 
-def _section(heading: str, part: str, pieces: Html, terminal: Callable[[Evaluation, Console], None]) -> Section:
+def _section(heading: str, part: str, pieces: Pieces, terminal: Callable[[Evaluation, Console], None]) -> Section:
     """Return the section of the evaluations that have a part."""
     return Section(
         heading, lambda f: isinstance(f, EvaluationFigures) and getattr(f, part) is not None, pieces, terminal
     )
 
 
-MEMORY = _section("Memory", "memory", _memory_html, _memory_terminal)
-ANSWERS = _section("Answers", "answers", _answers_html, _answers_terminal)
-RECENCY = _section("Recency", "recency", _recency_html, _recency_terminal)
+MEMORY = _section("Memory", "memory", _memory_pieces, _memory_terminal)
+ANSWERS = _section("Answers", "answers", _answers_pieces, _answers_terminal)
+RECENCY = _section("Recency", "recency", _recency_pieces, _recency_terminal)

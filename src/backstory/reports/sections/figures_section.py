@@ -4,14 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.formats import MISSING, count, decimal, perplexity
-from backstory.reports import html_pieces as html
-from backstory.reports import svg
+from backstory.reports import pieces, svg
 from backstory.reports.axes import LARGEST, LINE, height_of, label, perplexity_axis, whole_numbers
 from backstory.reports.phrases import (
     audit_failures,
@@ -23,6 +20,7 @@ from backstory.reports.phrases import (
     text_and_unit,
     unknown_warning,
 )
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
@@ -38,17 +36,17 @@ THIN_POINTS = 300
 """The most points of a training curve; longer logs are averaged in groups."""
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     evaluations = [(run, result) for run in runs for result in run.of(EvaluationFigures)]
     measured = [(run, result) for run in runs for result in (*run.of(TrainingFigures), *run.of(EvaluationFigures))]
     for run, result in evaluations:
         if reasons := audit_failures(result.figures):
-            yield html.alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
-    yield html.html_table(figures_table(runs), "Figures of every run")
-    yield from (html.note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
+            yield pieces.Alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
+    yield pieces.Tabular(figures_table(runs), "Figures of every run")
+    yield from (pieces.Note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
     # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:
-        yield html.note("These figures are of different texts, vocabularies or units: they do not compare.")
+        yield pieces.Note("These figures are of different texts, vocabularies or units: they do not compare.")
 
 
 def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, list[str]]:
@@ -63,13 +61,13 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
     }
 
 
-def _learning_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
-    yield html.html_plot(learning_curves(runs))
-    yield html.html_table(trainings_table(runs), "Training of every run")
+def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    yield pieces.figure(learning_curves(runs))
+    yield pieces.Tabular(trainings_table(runs), "Training of every run")
 
 
-FIGURES = Section("Figures", of_kind(TrainingFigures, EvaluationFigures), _html)
-LEARNING = Section("Learning", lambda _: True, _learning_html)  # the training log needs no result
+FIGURES = Section("Figures", of_kind(TrainingFigures, EvaluationFigures), _pieces)
+LEARNING = Section("Learning", lambda _: True, _learning_pieces)  # the training log needs no result
 
 
 @checked()

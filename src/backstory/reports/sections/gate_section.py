@@ -5,13 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from backstory.config.formats import count, decimal, percent, perplexity
-from backstory.reports import html_pieces as html
-from backstory.reports import svg
+from backstory.reports import pieces, svg
 from backstory.reports.axes import LARGEST, perplexity_axis, whole_numbers
 from backstory.reports.phrases import MOST_DESCRIBED
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns
@@ -59,16 +57,15 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
     return epochs
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
-        wide = len(gated) > 1
-        yield html.html_plot(shares(gated), wide)
-        yield html.html_plot(parts(gated), wide)
-        yield html.html_table(gates_table(gated), "Gates after the best epoch")
+        yield pieces.figure(shares(gated))
+        yield pieces.figure(parts(gated))
+        yield pieces.Tabular(gates_table(gated), "Gates after the best epoch")
 
 
-SECTION = Section("Gate", lambda _: True, _html)  # from the training log, whatever results there are
+SECTION = Section("Gate", lambda _: True, _pieces)  # from the training log, whatever results there are
 
 
 def gates_table(gated: Sequence[Gated]) -> Table:

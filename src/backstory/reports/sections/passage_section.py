@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
 from rich.console import Console
 
 from backstory.config import plural
 from backstory.config.formats import count, decimal, percent, plain
-from backstory.reports import html_pieces as html
-from backstory.reports import passage_html, passage_terminal, svg
+from backstory.reports import passage_terminal, pieces, svg
 from backstory.reports.axes import whole_numbers
 from backstory.reports.phrases import passage_summary
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind, print_lines
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, to_text
@@ -33,26 +32,25 @@ WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
 """Inches: of the picture, of the height of a row, and of the least height of a panel."""
 
 
-def _samples_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
-    quote = Markup('<blockquote><span class="prompt">{}</span>{}</blockquote>')
+def _samples_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     for run in runs:
         for result in run.of(SampleFigures):
             f = result.figures
             settings = (f"{name.replace('_', ' ')} {plain(v)}" for name, v in f.settings.items() if v is not None)
-            yield html.heading(run.name) if len(runs) > 1 else Markup()
-            yield quote.format(f.prompt, f.text)
+            yield pieces.Heading(run.name) if len(runs) > 1 else None
+            yield pieces.Quote(f.prompt, f.text)
             after = " after the grey words" if f.prompt else ""
-            yield html.note(f"Written by the model{after}. {', '.join(settings)}")
+            yield pieces.Note(f"Written by the model{after}. {', '.join(settings)}")
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     results = [(run, result) for run in runs for result in run.of(ExplanationFigures)]
     for number, (run, result) in enumerate(results, start=1):
         passage = result.figures.passage
-        yield html.heading(f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title)
-        yield html.paragraph(passage_summary(result))
-        yield passage_html.figure(passage, f"passage{number}")
-        yield from memory_html(result.figures, f"weights{number}")
+        yield pieces.Heading(f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title)
+        yield pieces.Paragraph(passage_summary(result))
+        yield pieces.Words(passage, f"passage{number}")
+        yield from memory_pieces(result.figures, f"weights{number}")
 
 
 def _terminal(result: Result[ExplanationFigures], console: Console) -> None:
@@ -62,16 +60,16 @@ def _terminal(result: Result[ExplanationFigures], console: Console) -> None:
         print_lines(console, ["", *to_text(heads_table(result.figures)).splitlines(), older_words(result.figures)])
 
 
-SAMPLES = Section("Sample text", of_kind(SampleFigures), _samples_html)
-PASSAGES = Section("Word by word", of_kind(ExplanationFigures), _html, _terminal, scripted=True)
+SAMPLES = Section("Sample text", of_kind(SampleFigures), _samples_pieces)
+PASSAGES = Section("Word by word", of_kind(ExplanationFigures), _pieces, _terminal)
 
 
-def memory_html(figures: ExplanationFigures, prefix: str) -> Iterator[Markup]:
+def memory_pieces(figures: ExplanationFigures, prefix: str) -> Iterator[Piece | None]:
     """Yield what the heads of a memory did; nothing for another explanation."""
     if isinstance(figures, MemoryExplanation):
-        yield html.html_table(heads_table(figures), "The heads of the memory")
-        yield html.paragraph(older_words(figures))
-    yield html.html_plot(memory_weights(figures, prefix), wide=True)
+        yield pieces.Tabular(heads_table(figures), "The heads of the memory")
+        yield pieces.Paragraph(older_words(figures))
+    yield pieces.figure(memory_weights(figures, prefix))
 
 
 def heads_table(figures: MemoryExplanation) -> Table:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from markupsafe import Markup
-
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
-from backstory.reports import html_pieces as html
-from backstory.reports import svg
+from backstory.reports import pieces, svg
 from backstory.reports.axes import LARGEST, height_of, labels, perplexity_axis, whole_numbers
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
@@ -58,33 +56,33 @@ EPOCHS = (
 )
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     results = [(run, result.figures) for run in runs for result in run.of(ReproductionFigures)]
     for number, (run, f) in enumerate(results, start=1):
-        yield html.heading(f"{f.title}, {f.scale} scale")
+        yield pieces.Heading(f"{f.title}, {f.scale} scale")
         for failed in (r for r in f.runs if r.state == "failed"):
-            yield html.alarm(f"{failed.run} failed: {failed.problem}")
+            yield pieces.Alarm(f"{failed.run} failed: {failed.problem}")
         gates, findings, recency = gates_table(f), findings_table(f), recency_table(f)
-        yield html.html_table(systems_table(f), f"Systems of {run.name}")
-        yield html.html_table(gates, f"Gates of {run.name}")
-        yield html.html_table(memory_table(f), f"Nats above the exact cost, {run.name}")
-        yield html.html_table(claims_table(f), f"Claims of {run.name}")
-        yield html.html_table(findings, f"Findings, judged of {run.name}")
+        yield pieces.Tabular(systems_table(f), f"Systems of {run.name}")
+        yield pieces.Tabular(gates, f"Gates of {run.name}")
+        yield pieces.Tabular(memory_table(f), f"Nats above the exact cost, {run.name}")
+        yield pieces.Tabular(claims_table(f), f"Claims of {run.name}")
+        yield pieces.Tabular(findings, f"Findings, judged of {run.name}")
         if plot := epoch_curves(f, f"epochs{number}-"):
             heading = f"Validation by epoch: {run.name}"
-            yield html.html_plot(plot)
-            yield html.details(heading, html.html_table(epochs_table(f), heading))
+            yield pieces.figure(plot)
+            yield pieces.details(heading, pieces.Tabular(epochs_table(f), heading))
         heading = f"Nats by how many tokens ago the same one came last: {run.name}"
-        yield html.details(heading, html.html_table(recency, heading))
-        yield html.note(f.note or "")
-        yield html.note(TRAINED if f.claims or findings.rows else "")
-        yield html.note(GATES if gates.rows else "")
-        yield html.note(RULE if f.claims else "")
-        yield html.note(JUDGED if findings.rows else "")
-        yield from map(html.note, f.papers)
+        yield pieces.details(heading, pieces.Tabular(recency, heading))
+        yield pieces.Note(f.note or "")
+        yield pieces.Note(TRAINED if f.claims or findings.rows else "")
+        yield pieces.Note(GATES if gates.rows else "")
+        yield pieces.Note(RULE if f.claims else "")
+        yield pieces.Note(JUDGED if findings.rows else "")
+        yield from map(pieces.Note, f.papers)
 
 
-SECTION = Section("Published and ours", of_kind(ReproductionFigures), _html)
+SECTION = Section("Published and ours", of_kind(ReproductionFigures), _pieces)
 
 
 # --- systems ---

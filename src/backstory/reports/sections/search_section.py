@@ -5,17 +5,16 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
 from backstory.config import formats
 from backstory.config.formats import MISSING, count, perplexity, setting
 from backstory.config.scores import IN_BITS, measure_of
-from backstory.reports import html_pieces as html
-from backstory.reports import svg
+from backstory.reports import pieces, svg
 from backstory.reports.axes import LARGEST, whole_numbers
 from backstory.reports.phrases import search_summary
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind, print_text
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Column, Table, columns, to_text
@@ -51,32 +50,32 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 DOT, RING, STAR = "•", "∘", "★"
 
 
-def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     results = [(run, result) for run in runs for result in run.of(SearchFigures)]
     for number, (run, result) in enumerate(results, start=1):
-        yield html.heading(result.figures.title or run.name)
-        yield html.paragraph(search_summary(result.figures))
-        yield from search_html(result.figures, f"search{number}", 4)
+        yield pieces.Heading(result.figures.title or run.name)
+        yield pieces.Paragraph(search_summary(result.figures))
+        yield from search_pieces(result.figures, f"search{number}", 4)
 
 
-def search_html(figures: SearchFigures, prefix: str, level: int) -> Iterator[Markup]:
+def search_pieces(figures: SearchFigures, prefix: str, level: int) -> Iterator[Piece | None]:
     """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
     f, best = figures, figures.best_trial
     pictured = [p for p in by_importance(f) if not p.same][:MOST_PICTURES]
     pictures = [against(f, p, f"{prefix}-parameter{i}") for i, p in enumerate(pictured, start=1)]
     measured = any(p.importance is not None for p in f.parameters)
     if best:
-        yield html.heading("The best trials", level)
-        yield html.html_table(best_table(f, MOST_BEST), "The best trials")
-        yield html.note(NOTE if measured else "")
-    yield html.html_plot(history(f, f"{prefix}-history"))
-    yield html.html_plot(trial_curves(f, f"{prefix}-curves"))
+        yield pieces.Heading("The best trials", level)
+        yield pieces.Tabular(best_table(f, MOST_BEST), "The best trials")
+        yield pieces.Note(NOTE if measured else "")
+    yield pieces.figure(history(f, f"{prefix}-history"))
+    yield pieces.figure(trial_curves(f, f"{prefix}-curves"))
     if any(pictures):
-        yield html.heading("What mattered" if measured else "The settings", level)
-    yield from map(html.html_plot, pictures)
-    yield html.heading("Every trial", level)
-    yield html.html_table(trials_table(f, settings=False), "Every trial")
-    yield html.details("With their settings", html.html_table(trials_table(f), "Every trial with its settings"))
+        yield pieces.Heading("What mattered" if measured else "The settings", level)
+    yield from map(pieces.figure, pictures)
+    yield pieces.Heading("Every trial", level)
+    yield pieces.Tabular(trials_table(f, settings=False), "Every trial")
+    yield pieces.details("With their settings", pieces.Tabular(trials_table(f), "Every trial with its settings"))
 
 
 # --- tables ---
@@ -332,4 +331,4 @@ def _log_ticks(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.3g}" if math.isfinite(v) else ""))
 
 
-SECTION = Section("Searches", of_kind(SearchFigures), _html, show_search)
+SECTION = Section("Searches", of_kind(SearchFigures), _pieces, show_search)

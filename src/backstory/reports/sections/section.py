@@ -1,17 +1,17 @@
-"""One part of a report: the figures that it needs, its HTML, and its text in a terminal."""
+"""One part of a report: the figures that it needs, its pieces, and its text in a terminal."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 
 from backstory.config.terminal import printable
+from backstory.reports.pieces import Piece
 from backstory.results import Figures, Result, RunResults
 from backstory.results.examination_record import Published
 
-Html = Callable[[Sequence[RunResults], Published | None], Iterable[Markup]]
+Pieces = Callable[[Sequence[RunResults], Published | None], Iterable[Piece | None]]
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,10 @@ class Section:
     heading: str
     requires: Callable[[Figures], bool]
     """True for the figures that it shows; without any, the report leaves it out."""
-    html: Html
+    pieces: Pieces
     """Its pieces for these runs, and for what was published of the same; it is left out where all are empty."""
     terminal: Callable[[Result[Any], Console], None] | None = None
     """Print what it shows of one result."""
-    scripted: bool = False
-    """True if it needs the page's script, which makes words answer."""
 
     def shows(self, run: RunResults) -> bool:
         """Return True if a run has figures for it."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import yaml
-from markupsafe import Markup
 
 from backstory.config import formats
 from backstory.config.formats import MISSING, count
-from backstory.reports import html_pieces as html
+from backstory.reports import pieces
+from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
@@ -17,34 +17,34 @@ MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""
 
 
-def _others_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     for run in runs:
         for result in run.of(OtherFigures):
             heading = f"{run.name}: {result.figures.label}"
-            yield html.heading(heading)
-            yield html.html_table(values_table(result.figures.values), heading, look="plain")
+            yield pieces.Heading(heading)
+            yield pieces.Tabular(values_table(result.figures.values), heading, look="plain")
 
 
-def _settings_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
-    yield html.html_table(differences_table(runs), "Settings that differ", look="settings")
+def _settings_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    yield pieces.Tabular(differences_table(runs), "Settings that differ", look="settings")
     for run in runs:
-        yield html.details(f"Settings of {run.name}", html.code(run.config))
+        yield pieces.details(f"Settings of {run.name}", pieces.Code(run.config))
 
 
-def _again_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     for run in runs:
-        yield html.heading(run.name) if len(runs) > 1 else Markup()
-        yield html.code("\n".join(commands(run)))
-        yield html.facts(facts(run))
+        yield pieces.Heading(run.name) if len(runs) > 1 else None
+        yield pieces.Code("\n".join(commands(run)))
+        yield pieces.Facts(tuple(facts(run)))
 
 
 def _any(figures: Figures) -> bool:
     return True
 
 
-OTHERS = Section("Other results", of_kind(OtherFigures), _others_html)
-SETTINGS = Section("Settings", _any, _settings_html)
-AGAIN = Section("Measure it again", _any, _again_html)
+OTHERS = Section("Other results", of_kind(OtherFigures), _others_pieces)
+SETTINGS = Section("Settings", _any, _settings_pieces)
+AGAIN = Section("Measure it again", _any, _again_pieces)
 
 
 def differences_table(runs: Sequence[RunResults]) -> Table:
@@ -147,6 +147,6 @@ _FACTS: dict[str, Callable[[ProvenanceRecord], str]] = {
 }
 
 
-def again(result: Result) -> Iterator[Markup]:
+def again(result: Result) -> Iterator[Piece | None]:
     """Yield the command and the facts of a page about one result."""
-    yield from _again_html([RunResults(result.name, "", (), (), (result,))], None)
+    yield from _again_pieces([RunResults(result.name, "", (), (), (result,))], None)

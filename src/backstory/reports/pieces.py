@@ -1,0 +1,150 @@
+"""Pieces that sections are made of, free of any format, and the document around them; writers turn them into a file."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table
+from backstory.results.passage import Passage
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading below those of the sections, which are of level 2."""
+
+    text: str
+    level: int = 3
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of the text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A small paragraph, below what it is about."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A paragraph that nobody should overlook."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as it is, in a box."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """A table, described by `about` for screen readers and as a caption where tables are numbered."""
+
+    table: Table
+    about: str
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its caption, and the commands that measured what it shows."""
+
+    plot: Plot
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Details:
+    """Pieces that are folded up until somebody opens them."""
+
+    heading: str
+    inside: "tuple[Piece, ...]"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Terms with their texts."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A passage, word by word; `name` differs between the passages of a document."""
+
+    passage: Passage
+    name: str
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Text that a model wrote, after a prompt."""
+
+    prompt: str
+    text: str
+
+
+Piece = Heading | Paragraph | Note | Alarm | Code | Tabular | Figure | Details | Facts | Words | Quote
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report: a title, its summary, and the pieces of each section under its heading."""
+
+    title: str
+    sections: tuple[tuple[str, tuple[Piece, ...]], ...]
+    headline: str = ""
+    """The sentence at the top; empty where there is nothing to compare."""
+    summaries: tuple[str, ...] = ()
+    """A sentence on each run."""
+    footer: str = ""
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all pieces, those that are folded up too."""
+
+        def flat(pieces: Iterable[Piece]) -> Iterator[Piece]:
+            for piece in pieces:
+                yield piece
+                yield from flat(piece.inside if isinstance(piece, Details) else ())
+
+        for _, pieces in self.sections:
+            yield from flat(pieces)
+
+    def figures(self) -> list[Plot]:
+        """Return all figures, in order."""
+        return [piece.plot for piece in self.pieces() if isinstance(piece, Figure)]
+
+
+def figure(plot: Plot | None, commands: Iterable[str] = ()) -> Figure | None:
+    """Return a figure as a piece; None without one."""
+    return None if plot is None else Figure(plot, tuple(dict.fromkeys(commands)))
+
+
+def details(heading: str, *inside: Piece | None) -> Details:
+    """Return pieces that are folded up under a heading."""
+    return Details(heading, present(inside))
+
+
+def present(pieces: Iterable[Piece | None]) -> tuple[Piece, ...]:
+    """Return the pieces that hold something: no None, no empty text, no table without rows."""
+    return tuple(piece for piece in pieces if piece is not None and not _empty(piece))
+
+
+def _empty(piece: Piece) -> bool:
+    match piece:
+        case Heading(text=text) | Paragraph(text) | Note(text) | Alarm(text) | Code(text):
+            return not text
+        case Tabular(table):
+            return not table.rows
+        case Details(inside=inside):
+            return not inside
+        case _:
+            return False
