@@ -9,6 +9,7 @@ from backstory.reports.sections import (
     context_section,
     evaluation_section,
     figures_section,
+    gains_section,
     gate_section,
     passage_section,
     reproduction_section,
@@ -21,6 +22,7 @@ from backstory.results import Result
 SECTIONS: tuple[Section, ...] = (
     reproduction_section.SECTION,
     search_section.SECTION,
+    gains_section.SECTION,
     figures_section.FIGURES,
     figures_section.LEARNING,
     gate_section.SECTION,

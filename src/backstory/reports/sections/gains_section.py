@@ -1,0 +1,213 @@
+"""Every audited reading beside its fair control, the best first; and the sentence at the top of a page that names the best.
+
+The control of an adaptive reader is the same model read without its outermost layer. The control of a model with a memory is
+a run of the same seed, trained in every respect alike, whose model lacks that part.
+"""
+
+import math
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backstory.config import formats, plural
+from backstory.config import scores as measures
+from backstory.config.formats import MISSING, count, percent
+from backstory.reports import pieces
+from backstory.reports.phrases import audit_word, text_and_unit
+from backstory.reports.pieces import Piece
+from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.tables import Table, columns
+from backstory.results import EvaluationFigures, Result, RunResults
+from backstory.results.examination_record import Published
+
+NOTE = (
+    "Only readings that passed the audit and are of the run’s present weights take part. A control is the same weights read "
+    "without the last reader, or a run of the same seed trained alike without the part. Each row is one training: a claim "
+    "needs several seeds."
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An evaluation that may win: audited, and of the weights that its run has now."""
+
+    run: RunResults
+    result: Result[EvaluationFigures]
+
+    @property
+    def figures(self) -> EvaluationFigures:
+        return self.result.figures
+
+    @property
+    def shown(self) -> str:
+        """The score as it is shown: readings that look the same tie."""
+        return formats.figure(self.figures.nats_per_token, self.figures.unit)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a reading has to beat: its name, its score in nats, and in what alone it differs."""
+
+    name: str
+    nats: float
+    differs: str
+
+
+def headline(runs: Sequence[RunResults]) -> str:
+    """Return the sentence that names the best reading and what it gains on its control; empty where nothing compares."""
+    groups = _groups(runs)
+    if not groups:
+        return ""
+    group = max(groups, key=lambda group: (group[0].figures.split == "test", len(group)))
+    names, best = _names(group), group[0]
+    f = best.figures
+    where = f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {best.result.corpus.title('one text')} ({f.split})"
+    score = formats.score(f.nats_per_token, f.unit)
+    first = [name for name, reading in zip(names, group, strict=True) if reading.shown == best.shown]
+    if len(first) > 1:
+        rest = f", ahead of {names[len(first)]} ({group[len(first)].shown})" if len(first) < len(group) else ""
+        return f"{', '.join(first[:-1])} and {first[-1]} tie at {score} {where}{rest}."
+    control = control_of(best, group)
+    if control is None:
+        return (
+            f"{names[0]} reads best: {score} {where}, {_apart(best, group[1].figures.nats_per_token)} {names[1]} "
+            f"({group[1].shown}), the next best; none of these runs is its fair control."
+        )
+    shown = formats.figure(control.nats, f.unit)
+    return f"{names[0]} reads best: {score} {where}, {_apart(best, control.nats)} its control {control.name} ({shown})."
+
+
+def _apart(reading: Reading, other: float) -> str:
+    """Return how far a reading is below another score: `12.3% below`."""
+    f = reading.figures
+    if reading.shown == formats.figure(other, f.unit):
+        return "a tie with"
+    change = 100 * _change(f, other)
+    return f"{percent(abs(change))} {'below' if change < 0 else 'above'}"
+
+
+def _change(figures: EvaluationFigures, other: float) -> float:
+    """Return the score over another one minus 1, of bits or of perplexities."""
+    if figures.unit in measures.IN_BITS:
+        return figures.nats_per_token / other - 1 if other else 0.0
+    return math.expm1(min(figures.nats_per_token - other, 700))
+
+
+def _groups(runs: Sequence[RunResults]) -> list[list[Reading]]:
+    """Return the readings that compare, two or more of the same tokens, the best first."""
+    groups: dict[Hashable, list[Reading]] = {}
+    for run in runs:
+        for result in run.of(EvaluationFigures):
+            f = result.figures
+            # Most tokens of a synthetic task are random, and the answers are its score.
+            if result.stale or audit_word(f.audit) != "audited" or f.answers or not result.corpus.fingerprint:
+                continue
+            key = (*text_and_unit(result), f.split, f.tokens, f.batch_size, f.after, f.lengths)
+            groups.setdefault(key, []).append(Reading(run, result))
+    alike = [sorted(group, key=lambda r: r.figures.nats_per_token) for group in groups.values()]
+    return [group for group in alike if len(group) > 1]
+
+
+def _names(group: Sequence[Reading]) -> list[str]:
+    """Return the names of readings: by run and reader, as far as they differ in these."""
+    one_run = len({reading.run.name for reading in group}) == 1
+    static = {reading.figures.reader for reading in group} == {"static"}
+    return [_name(r, one_run, static) for r in group]
+
+
+def _name(reading: Reading, one_run: bool, static: bool) -> str:
+    reader = "" if reading.figures.reader == "static" else reading.figures.reader
+    if one_run:
+        return f"{reading.run.name} with {reader}" if reader else f"{reading.run.name} alone"
+    return reading.run.name if static or not reader else f"{reading.run.name} with {reader}"
+
+
+# --- controls ---
+
+
+def control_of(reading: Reading, group: Sequence[Reading]) -> Control | None:
+    """Return the fair control of a reading among those of the same tokens; None where there is none."""
+    if reading.figures.reader != "static":
+        return _without_last_reader(reading, group)
+    candidates = [(other, part) for other in group if (part := _lacks(other, reading))]
+    if not candidates:
+        return None
+    other, part = min(candidates, key=lambda pair: pair[0].figures.nats_per_token)
+    return Control(other.run.name, other.figures.nats_per_token, f"no {part}")
+
+
+def _without_last_reader(reading: Reading, group: Sequence[Reading]) -> Control | None:
+    *inner, last = re.split(r"\+(?=[a-z])", reading.figures.reader)
+    inside = "+".join(inner) or "static"
+    differs = f"no {last.partition(':')[0]}"
+    for other in group:
+        if other.run is reading.run and other.figures.reader == inside:
+            name = reading.run.name if inside == "static" else f"{reading.run.name} with {inside}"
+            return Control(f"{name} alone" if inside == "static" else name, other.figures.nats_per_token, differs)
+    return None
+
+
+def _lacks(other: Reading, reading: Reading) -> str:
+    """Return the part that a run trained alike lacks; empty where it lacks none, or differs in anything else."""
+    mine, theirs = _trained(reading), _trained(other)
+    if other.run is reading.run or other.figures.reader != "static" or mine is None or theirs is None:
+        return ""
+    (parts, *rest), (others, *other_rest) = mine, theirs
+    if rest != other_rest:
+        return ""
+    different = [name for name in {**parts, **others} if parts.get(name) != others.get(name)]
+    if len(different) != 1:
+        return ""
+    part, lacking = parts.get(different[0]), others.get(different[0])
+    if not isinstance(lacking, dict) or lacking.get("kind") != "none":
+        return ""
+    return str(part.get("kind", different[0])) if isinstance(part, dict) else different[0]
+
+
+def _trained(reading: Reading) -> tuple[dict[str, Any], Any, Any, Any, Any] | None:
+    """Return the parts of a model, and all else that it was trained with; None where the run did not record it."""
+    training = reading.run.training
+    config = training.provenance.config if training else None
+    if training is None or not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+        return None
+    begun = (training.provenance.init_from or {}).get("weights")
+    rest = ({k: v for k, v in config.items() if k != "model"}, training.figures.tokens, training.provenance.seed, begun)
+    return config["model"], *rest
+
+
+# --- the section ---
+
+
+def gains_table(group: Sequence[Reading]) -> Table:
+    """Return the readings of the same tokens, the best first, each with its control and what it gains on that."""
+    unit = group[0].figures.unit
+    rows = []
+    for name, reading in zip(_names(group), group, strict=True):
+        control = control_of(reading, group)
+        cells = (MISSING, MISSING, MISSING, MISSING)
+        if control is not None:
+            shown = formats.figure(control.nats, unit)
+            gain = "tie" if shown == reading.shown else f"{_signed(100 * _change(reading.figures, control.nats))}"
+            cells = (control.name, control.differs, shown, gain)
+        rows.append((name, reading.shown, *cells))
+    measure = measures.measure_of(unit) + ("" if unit in measures.IN_BITS else f" per {unit}")
+    heads = columns("Reading", f"{measure[:1].upper()}{measure[1:]}#", "Control", "Which has", "Its score#", "Change#")
+    return Table(heads, tuple(rows))
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '−'}{percent(abs(value))}"
+
+
+def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    groups = _groups(runs)
+    for group in groups:
+        f = group[0].figures
+        about = f"{group[0].result.corpus.title()}, {f.split}: {count(f.tokens)} {plural(f.unit, f.tokens)}"
+        yield pieces.Heading(about if len(groups) > 1 else "")
+        yield pieces.Tabular(gains_table(group), f"Readings and their controls, {about}")
+    yield pieces.Note(NOTE if groups else "")
+
+
+SECTION = Section("What is gained", of_kind(EvaluationFigures), _pieces)
