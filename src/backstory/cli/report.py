@@ -1,4 +1,4 @@
-"""`backstory report RUN...`: write one self-contained page with the results of run folders."""
+"""`backstory report RUN...`: write the results of run folders as one page, or as tables and figures for a paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,20 +13,30 @@ from backstory.config import UserError
 
 @dataclass(frozen=True)
 class ReportArguments(JsonOutput):
-    """Write one self-contained HTML page with the results of run folders."""
+    """Write the results of run folders as one self-contained page, or as tables and figures for a paper."""
 
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders, or folders of runs.")
     ]
     out: Path = Path("report.html")
-    """The page to write; an earlier page of Backstory is replaced."""
+    """The file to write: .html (a page), .md (Markdown), .tex (LaTeX tables for \\input) or .csv (a row for each figure);
+    an earlier report of Backstory is replaced."""
+    figures: Path | None = None
+    """Save every figure into this folder too, as PDF, SVG and PNG."""
+    cite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print how to cite Backstory, and do nothing else."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let --out replace any file."""
+    """Let --out and --figures replace any file."""
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parse(ReportArguments, arguments, "report")
 
+    if args.cite:
+        from backstory.reports.citation import bibtex
+
+        print(bibtex())
+        return 0
     if not args.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
     announce(f"writing {args.out}", slow="numpy")
@@ -37,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     # A suite or a sweep has a result of its own, which is of its runs.
     runs = [run for folder in args.runs for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
-    write(runs, args.out, args.overwrite, published_examinations())
+    write(runs, args.out, args.overwrite, published_examinations(), args.figures)
     if args.json:
         print_json({"page": str(args.out), "runs": list(map(str, runs))})
     else:

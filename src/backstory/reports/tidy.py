@@ -1,0 +1,97 @@
+"""The figures of runs as a tidy CSV: one row for each, with its interval, its text, and how it was measured."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from backstory.reports.phrases import audit_word
+from backstory.results import (
+    ComparisonFigures,
+    EvaluationFigures,
+    ExaminationFigures,
+    Figures,
+    OtherFigures,
+    ReproductionFigures,
+    Result,
+    RunResults,
+    SearchFigures,
+    TrainingFigures,
+)
+from backstory.results.validation import is_number
+
+COLUMNS = (
+    "run", "result", "split", "reader", "what", "metric", "value", "low", "high", "unit", "tokens", "audit", "stale",
+    "seed", "corpus", "weights", "command",
+)  # fmt: skip
+_SCORES = (
+    "perplexity",
+    "nats_per_token",
+    "bits_per_token",
+    "bits_per_character",
+    "bits_per_byte",
+    "perplexity_per_word",
+)
+_TRAINING = ("valid_perplexity", "valid_nats", "parameters", "epochs", "best_epoch", "tokens_per_second")
+Figure = tuple[str, str, Any, Any, Any]
+"""What is measured, the metric, the value, and the ends of its interval."""
+
+
+def tidy_csv(runs: Sequence[RunResults]) -> str:
+    """Return every figure of the runs as a row; a cell without a value is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for run in runs:
+        for result in run.results:
+            writer.writerows(_rows(run.name, result))
+    return text.getvalue()
+
+
+def _rows(name: str, result: Result[Any]) -> Iterator[list[Any]]:
+    f, origin = result.figures, result.provenance
+    unit, tokens = getattr(f, "unit", ""), getattr(f, "tokens", getattr(f, "targets", ""))
+    audit = audit_word(f.audit) if isinstance(f, EvaluationFigures | TrainingFigures) else ""
+    weights = origin.weights if isinstance(origin.weights, str) else ""
+    for what, metric, value, low, high in _figures(f):
+        if is_number(value):
+            yield [name, f.label, getattr(f, "split", ""), f.read_by, what, metric, value, low, high, unit,
+                   tokens if is_number(tokens) else "", audit, result.stale or "", origin.seed,
+                   result.corpus.title(""), weights, origin.command]  # fmt: skip
+
+
+def _figures(figures: Figures) -> Iterator[Figure]:
+    match figures:
+        case EvaluationFigures():
+            yield from (("", metric, getattr(figures, metric), "", "") for metric in _SCORES)
+        case TrainingFigures():
+            yield from (("", metric, getattr(figures, metric), "", "") for metric in _TRAINING)
+            yield from ((f"epoch {e.epoch}", "valid_perplexity", e.valid_perplexity, "", "") for e in figures.curve)
+        case ExaminationFigures():
+            yield from _examined(figures)
+        case ComparisonFigures():
+            yield from ((r.name, "nats_per_token", r.nats_per_token, "", "") for r in figures.readers)
+            yield from ((p.name, "gain", p.gain, p.low, p.high) for p in figures.comparisons)
+        case ReproductionFigures(metric=metric):
+            for s in figures.systems:
+                what = f"{s.system}, {s.split}, {s.reader}"
+                yield from ((what, name, value, "", "") for name, value in
+                            ((f"published {metric}", s.published), (metric, s.mean), ("deviation", s.deviation)))  # fmt: skip
+            yield from ((claim.sentence, "gain", claim.gain, claim.low, claim.high) for claim in figures.claims)
+        case SearchFigures():
+            yield from ((f"trial {t.trial}", "valid_perplexity", t.valid_perplexity, "", "") for t in figures.trials)
+        case OtherFigures():
+            yield from (("", str(key), value, "", "") for key, value in figures.values.items())
+
+
+def _examined(figures: ExaminationFigures) -> Iterator[Figure]:
+    yield "baseline", "perplexity", figures.baseline.perplexity, "", ""
+    if context := getattr(figures, "effective_context", None):
+        low, high = context.interval or ("", "")
+        yield "", "effective_context", context.context, low, high
+    named = [("", figures.conditions), *((f"{g.by} {g.group}: ", g.conditions) for g in figures.groups)]
+    for group, conditions in named:
+        for c in conditions:
+            what = f"{group}{c.name or f'context {c.context}'}"
+            yield what, "added_nats", c.effect, c.low, c.high
+            yield what, "perplexity", c.perplexity, "", ""
