@@ -180,7 +180,7 @@ def test_the_report_and_a_page_of_its_own_show_it(run: Any, made: Any) -> None:
     assert len(set(names)) == 4
     alone = render_comparison(result(made))
     assert "<h1>stdlib (test), from word 500</h1>" in alone and alone.count("<script>") == 1
-    assert "Every document (12)" in alone and alone.count("<svg") == 3
+    assert "Every document (12)" in alone and alone.count("<svg") == 6  # each for two widths
     assert "script-src 'sha256-" in alone and "backstory comparison demo" in alone
     assert render([run("none")]).count("<script>") == 0
 

@@ -110,7 +110,7 @@ def test_a_unit_of_any_characters_is_drawn(run: Any, made: Any, unit: str) -> No
         result["figures"]["unit"] = unit
     text = render([run(results=results)])
     assert "<b>&" not in text and not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]", text)
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 4
 
 
 def test_numbers_beyond_all_axes_are_drawn_at_their_ends_or_not(run: Any, made: Any) -> None:
@@ -119,7 +119,7 @@ def test_numbers_beyond_all_axes_are_drawn_at_their_ends_or_not(run: Any, made: 
     results[""]["figures"]["curve"][0]["valid_nats"] = 1e300
     results["compare"] = made.result("comparison", made.comparison())
     results["compare"]["figures"]["comparisons"][0]["blocks"][:2] = [1e306, -1e306]
-    assert render([run(results=results, metrics="")]).count("<svg") == 5
+    assert render([run(results=results, metrics="")]).count("<svg") == 10
 
 
 def test_references_in_settings_are_not_unfolded(run: Any) -> None:

@@ -1,4 +1,4 @@
-"""Axes that the figures of a report share: logarithmic and perplexity axes, labels beside lines, curves with bands."""
+"""Axes that the figures of a report share: logarithmic and perplexity axes, names of lines, curves with bands."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,9 +9,7 @@ from backstory.results.examination_record import EffectRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-LINE = 0.08
-"""The height of a label, as a part of the axes' height."""
+    from matplotlib.figure import Figure
 
 LARGEST = 1e12
 """The largest number that is drawn: larger ones say that something broke down, and axes cannot hold them."""
@@ -20,11 +18,6 @@ LARGEST = 1e12
 def bounded(value: float) -> float:
     """Return a number that axes can hold."""
     return max(-LARGEST, min(LARGEST, value))
-
-
-def height_of(lines: int) -> float:
-    """Return the inches that give every line's label a place of its own."""
-    return max(3.1, 0.8 + 0.2 * lines)
 
 
 def whole_numbers(axes: "Axes", bins: int = 8) -> None:
@@ -50,19 +43,16 @@ def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
         axes.set_ylim(low - margin, high + margin)
 
 
-def labels(axes: "Axes", texts: Sequence[str]) -> None:
-    """Label the lines in their order, in a column to the right: for curves that end together."""
-    for index, text in enumerate(texts):
-        label(axes, 0.97 - min(LINE, 1.0 / len(texts)) * index, index, text)
+def labels(figure: "Figure", texts: Sequence[str]) -> None:
+    """Name the lines of a figure in their order."""
+    from matplotlib.lines import Line2D
+
+    svg.legend(figure, [Line2D([], [], label=svg.label(text, 44), **svg.series(i)) for i, text in enumerate(texts)])
 
 
-def label(axes: "Axes", height: float, index: int, text: str) -> None:
-    """Draw a piece of the line at this place, with text, to the right of the axes; the height is in [0, 1]."""
-    axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(index))
-    axes.text(1.055, height, svg.label(text, 30), transform=axes.transAxes, va="center")
-
-
-def curve(axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, index: int, alpha: float = 0.2) -> None:
+def curve(
+    axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, index: int, alpha: float = 0.2, name: str = ""
+) -> None:
     """Draw the effects of conditions against one of their parameters, a line with its band."""
     look = svg.series(index)
     # Nothing has no place on a logarithmic axis; the table has it.
@@ -70,7 +60,7 @@ def curve(axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, inde
     points = sorted(((x, c) for x, c in points if x > 0), key=lambda pair: pair[0])
     x, bands = [x for x, _ in points], [[*map(bounded, c.spread)] for _, c in points]
     axes.fill_between(x, [b[0] for b in bands], [b[1] for b in bands], color=look["color"], alpha=alpha, linewidth=0)
-    axes.plot(x, [c.effect for _, c in points], marker="o", markersize=3.2, **look)
+    axes.plot(x, [c.effect for _, c in points], marker="o", markersize=3.2, label=name, **look)
 
 
 def added_loss(unit: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
+from backstory.reports.citation import bibtex
 from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
 from backstory.reports.passage_html import figure as passage_figure
 from backstory.reports.pieces import (
@@ -53,7 +54,7 @@ def html_piece(piece: Piece) -> Markup:
         case Tabular(table, about, look):
             return _scroll(rendered("table", table=table, look=look), about)
         case Figure(plot, commands):
-            return rendered("figure", plot=plot, wide=Markup(plot.svg), narrow=Markup(plot.narrow), commands=commands)
+            return rendered("figure", plot=plot, wide=Markup(plot.svg), narrow=Markup(plot.narrow()), commands=commands)
         case Details(heading, inside):
             part = Markup("<details><summary>{}</summary>\n{}\n</details>")
             return part.format(heading, html_pieces(inside))
@@ -78,5 +79,5 @@ def html_page(document: Document) -> str:
     policy = f"{_POLICY}; script-src '{SCRIPT_HASH}'" if scripted else _POLICY
     sections = [(heading, html_pieces(pieces)) for heading, pieces in document.sections]
     values = {"policy": Markup(policy), "css": Markup(CSS), "generator": GENERATOR,
-              "script": Markup(SCRIPT if scripted else "")}  # fmt: skip
+              "script": Markup(SCRIPT if scripted else ""), "bibtex": bibtex()}  # fmt: skip
     return clean(rendered("page", document=document, sections=sections, **values))

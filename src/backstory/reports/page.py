@@ -1,8 +1,9 @@
-"""One self-contained HTML page about one or several runs, made from their files alone."""
+"""A report on one or several runs, made from their files alone: an HTML page, Markdown, LaTeX or CSV."""
 
 import os
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,21 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import refused
 from backstory.config.terminal import one_line
+from backstory.reports import svg
 from backstory.reports.html_pieces import GENERATOR, html_page
-from backstory.reports.phrases import passage_summary, ranking, search_summary, stale_results, summary
+from backstory.reports.latex_pieces import MARK as LATEX_MARK
+from backstory.reports.latex_pieces import latex
+from backstory.reports.markdown_pieces import MARK as MARKDOWN_MARK
+from backstory.reports.markdown_pieces import markdown
+from backstory.reports.phrases import passage_summary, search_summary, stale_results, summary
 from backstory.reports.pieces import Alarm, Document, Piece, Words, present
 from backstory.reports.sections import SECTIONS
 from backstory.reports.sections.comparison_section import Comparison, compared, comparison_pieces
+from backstory.reports.sections.gains_section import headline
 from backstory.reports.sections.passage_section import memory_pieces
 from backstory.reports.sections.search_section import search_pieces
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again
+from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.examination_record import Published
 from backstory.storage.atomic import write_atomically
@@ -36,16 +44,58 @@ def render(folders: Sequence[Path], published: Published | None = None) -> str:
 
 
 @checked()
-def write(folders: Sequence[Path], out: Path, overwrite: bool = False, published: Published | None = None) -> None:
+def write(
+    folders: Sequence[Path],
+    out: Path,
+    overwrite: bool = False,
+    published: Published | None = None,
+    figures: Path | None = None,
+) -> None:
     """Render the report into `out`, which is replaced whole or not at all; warns of stale results and unread files.
 
-    Raises UserError as `render`, `check_page` and `write_page` do.
+    The ending of `out` chooses the format, one of `FORMATS`. Every figure is saved into the folder `figures` too, as PDF, SVG
+    and PNG. Raises UserError as `render`, `check_page` and `write_page` do, and for another ending.
     """
     check_page(out, overwrite)
+    if out.suffix not in FORMATS:
+        raise UserError(f"cannot write {out}: a report ends in {', '.join(FORMATS)}; choose one of these endings")
     document, runs = _readable(_read_all(folders), published)
-    write_page(out, html_page(document))
+    saved = {} if figures is None else _save_figures(document, figures, out.parent, overwrite)
+    write_page(out, FORMATS[out.suffix](document, runs, saved))
     for line in [*(f"not shown: {line}" for run in runs for line in run.unread), *stale_results(runs)]:
         warnings.warn(one_line(line), stacklevel=2)
+
+
+Write = Callable[[Document, Sequence[RunResults], Mapping[str, str]], str]
+FORMATS: dict[str, Write] = {
+    ".html": lambda document, runs, figures: html_page(document),
+    ".md": lambda document, runs, figures: markdown(document, figures),
+    ".tex": lambda document, runs, figures: latex(document, figures),
+    ".csv": lambda document, runs, figures: tidy_csv(runs),
+}
+"""What writes a document and its runs, by the ending of the file; also given the paths of saved figures by their names."""
+_MARKS = {".md": MARKDOWN_MARK, ".tex": LATEX_MARK, ".csv": ",".join(COLUMNS)}
+"""How a file of ours begins, or what it holds near its beginning."""
+
+
+def _save_figures(document: Document, folder: Path, beside: Path, overwrite: bool) -> dict[str, str]:
+    """Save every figure under a name made of its title; return the paths without endings, by the names of the plots."""
+    stems: dict[str, str] = {}
+    for plot in document.figures():
+        stem = re.sub(r"[^a-z0-9]+", "-", plot.title.lower()).strip("-")
+        number = sum(re.fullmatch(rf"{stem}(-\d+)?", taken) is not None for taken in stems.values()) + 1
+        stems[plot.name] = stem if number == 1 else f"{stem}-{number}"
+    taken = [path for stem in stems.values() for e in svg.FILES if (path := folder / f"{stem}.{e}").exists()]
+    if taken and not overwrite:
+        raise UserError(f"{taken[0]} exists; choose another folder for the figures or --overwrite")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for plot in document.figures():
+            plot.save(folder, stems[plot.name])
+    except OSError as error:
+        raise refused(error, folder, otherwise="choose another folder for the figures") from None
+    below = Path(os.path.relpath(folder, beside)).as_posix()
+    return {name: f"{below}/{stem}" for name, stem in stems.items()}
 
 
 def _readable(runs: Sequence[RunResults], published: Published | None) -> tuple[Document, Sequence[RunResults]]:
@@ -82,7 +132,7 @@ def _document(runs: Sequence[RunResults], published: Published | None) -> Docume
     return Document(
         " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared",
         tuple(section for section in sections if section[1]),
-        headline=ranking(current) if len(runs) > 1 else "",
+        headline=headline(current),
         summaries=tuple(summary(run) for run in current),
         footer="Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood "
         "per unit; lower is better.",
@@ -141,7 +191,7 @@ def check_page(out: Path, overwrite: bool = False) -> None:
 def _is_ours(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return GENERATOR.encode() in file.read(1024)
+            return _MARKS.get(path.suffix, GENERATOR).encode() in file.read(1024)
     except OSError:
         return False
 

@@ -26,6 +26,8 @@ from backstory.results.examination_record import Published
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
 """The states of a trial, in the order in which they are counted."""
 _STATE_WORDS = {"again": "killed or stopped and tried again"}
+MOST_SHADED = 2
+"""The most curves whose intervals of the effective context are shaded: more shades would be mud."""
 MOST_DESCRIBED = 3
 """The most runs that a caption describes one by one."""
 _SPLITS = ("test", "valid", "validation")
@@ -84,7 +86,7 @@ def stale_results(runs: Sequence[RunResults]) -> list[str]:
     ]
 
 
-def headline(run: RunResults) -> Result[EvaluationFigures] | None:
+def best_evaluation(run: RunResults) -> Result[EvaluationFigures] | None:
     """Return the evaluation a run is known by: audited before not, its own lengths before others, test before other splits,
     then the lowest perplexity."""
 
@@ -106,7 +108,7 @@ def summary(run: RunResults) -> str:
     if not truncations:
         return f"{main}." if main else f"{run.name} has the results below."
     # The context that the sentence's own reader uses, where that was examined.
-    best = headline(run)
+    best = best_evaluation(run)
     alike = [r for r in truncations if r.figures.read_by == (best.figures.reader if best else "static")]
     f = (alike or list(truncations))[-1].figures
     words = f.context_in_words()
@@ -119,7 +121,7 @@ def summary(run: RunResults) -> str:
 
 def _reads(run: RunResults) -> str:
     """Return the summary's first half: the headline evaluation, or else the best of training."""
-    if result := headline(run):
+    if result := best_evaluation(run):
         f = result.figures
         reader = ("" if f.reader == "static" else f" with the {f.reader} reader") + special_settings(f)
         audit = audit_word(f.audit).replace("AUDIT FAILED", "but its AUDIT FAILED")
@@ -183,28 +185,6 @@ def reproduced(result: Result[ReproductionFigures]) -> str:
     return f"{', '.join(parts)}; {f.core_hours:.2f} core-hours."
 
 
-def ranking(runs: Sequence[RunResults]) -> str:
-    """Return one sentence that ranks audited runs of one reader over one text, split, vocabulary and unit; empty otherwise."""
-    pairs = [(run, best) for run in runs if (best := headline(run)) and audit_word(best.figures.audit) == "audited"]
-    alike = {(text_and_unit(r), r.figures.split, r.figures.reader) for _, r in pairs}
-    if len(pairs) < 2 or len(pairs) != len(runs) or len(alike) > 1 or not pairs[0][1].corpus.fingerprint:
-        return ""
-    if pairs[0][1].figures.answers:  # most tokens of a synthetic task are random, and the answers are its score
-        return ""
-    pairs.sort(key=lambda pair: pair[1].figures.perplexity)
-    result = pairs[0][1]
-    f = result.figures
-    shown = [(run.name, formats.figure(one.figures.nats_per_token, f.unit)) for run, one in pairs]
-    first = [name for name, figure in shown if figure == shown[0][1]]
-    verdict = f"{first[0]} reads best: " if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]} tie at "
-    others = ", ".join(f"{figure} ({name})" for name, figure in shown[len(first) :])
-    return (
-        f"Of {len(runs)} runs on {result.corpus.title('one text')} ({f.split}), {verdict}"
-        f"{formats.score(f.nats_per_token, f.unit)} over {count(f.tokens)} "
-        f"{plural(f.unit, f.tokens)}{_unknown(f, f.tokens)}{others and f', against {others}'}."
-    )
-
-
 def text_and_unit(result: Result[Any]) -> tuple[str, ...]:
     """Return text, vocabulary and unit of a result: perplexities may stand side by side only where these agree."""
     corpus = result.corpus
@@ -255,7 +235,8 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
     results = [result for _, result in examinations]
     texts = {str(result.corpus.name) for result in results}
     printed = published_context(texts.pop() if len(texts) == 1 else "", published)
-    tail = f"{printed} Bands: {spread_words(results)}. Vertical lines: effective contexts, shaded over their intervals."
+    shaded = ", shaded over their intervals" if len(examinations) <= MOST_SHADED else ""
+    tail = f"{printed} Bands: {spread_words(results)}. Vertical lines: effective contexts{shaded}."
     if len(examinations) > MOST_DESCRIBED:
         contexts = ", ".join(f"{name} {result.figures.context_in_words()}" for name, result in examinations)
         return f"More context than this gains less than the dashed line: {contexts}.{tail}"

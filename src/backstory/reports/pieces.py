@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table
+from backstory.reports.tables import compact as compact_table
 from backstory.results.passage import Passage
 
 
@@ -123,9 +124,15 @@ class Document:
         return [piece.plot for piece in self.pieces() if isinstance(piece, Figure)]
 
 
-def figure(plot: Plot | None, commands: Iterable[str] = ()) -> Figure | None:
+def compact(table: Table, about: str) -> tuple[Tabular, Note]:
+    """Return a table that tells units once, and a sentence on what is the same in every row."""
+    smaller, same = compact_table(table)
+    return Tabular(smaller, about), Note(same)
+
+
+def figure(plot: Plot | None, commands: Iterable[str | None] = ()) -> Figure | None:
     """Return a figure as a piece; None without one."""
-    return None if plot is None else Figure(plot, tuple(dict.fromkeys(commands)))
+    return None if plot is None else Figure(plot, tuple(dict.fromkeys(filter(None, commands))))
 
 
 def details(heading: str, *inside: Piece | None) -> Details:

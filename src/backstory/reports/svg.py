@@ -4,12 +4,14 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -25,10 +27,13 @@ INK = "#010203"
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+LETTER = 0.072
+"""Inches of the average letter, measured on names of runs."""
 LONGEST = 120
 """Characters of a text in a figure; the layout would give all room to a longer one."""
 _STYLE: Any = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType, as venues ask for
     "text.parse_math": False,  # untrusted words: dollar signs are no mathematics
     "svg.hashsalt": "backstory",
     "font.size": 9,
@@ -63,6 +68,16 @@ _STYLE: Any = {
 }
 
 
+WIDE, NARROW, PAPER = 7.2, 3.9, 5.5
+"""Inches of 72 dots for which a figure is drawn: beside its caption, for a phone, and for the column of a paper."""
+HEIGHT = 2.9
+"""Inches of a figure below its legend."""
+FILES = ("pdf", "svg", "png")
+"""The endings of the files that a figure is saved to."""
+Draw = Callable[[float], "Figure"]
+"""Draw a figure that is so many inches wide."""
+
+
 @dataclass(frozen=True)
 class Plot:
     """A figure as an inline SVG element (its text is escaped) and its caption as raw text."""
@@ -70,13 +85,34 @@ class Plot:
     title: str
     svg: str
     caption: str
-    narrow: str = ""
-    """The same drawn for the width of a phone."""
+    name: str = ""
+    """A name for its files."""
+    draw: Draw | None = field(default=None, compare=False, repr=False)
+    hints: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    def narrow(self) -> str:
+        """Return the same drawn for the width of a phone; empty where it cannot be redrawn."""
+        if self.draw is None:
+            return ""
+        with style():
+            return inline(self.draw(NARROW), f"{self.name}-narrow", self.title, self.caption, self.hints)
+
+    def save(self, folder: Path, stem: str) -> list[Path]:
+        """Draw it for a paper, and save it as PDF, SVG and PNG under this stem; return the files. Raises OSError."""
+        if self.draw is None:
+            return []
+        paths = [folder / f"{stem}.{ending}" for ending in FILES]
+        with style():
+            figure = self.draw(PAPER)
+            for path, dated in zip(paths, ({"CreationDate": None}, {"Date": None}, None), strict=True):
+                figure.savefig(path, dpi=300, metadata=dated)
+        return paths
 
 
-def plot(figure: "Figure", prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:
-    """Return a figure for a page; `inline` describes `prefix` and `hints`."""
-    return Plot(title, inline(figure, prefix, title, caption, hints), caption)
+def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:
+    """Return a figure for a page, for a phone and for a paper; `inline` describes `prefix` and `hints`."""
+    with style():
+        return Plot(title, inline(draw(WIDE), prefix, title, caption, hints), caption, prefix, draw, hints)
 
 
 @contextmanager
@@ -92,12 +128,34 @@ def style() -> Iterator[None]:
         yield
 
 
-def blank(width: float = 5.0, height: float = 3.1) -> "tuple[Figure, Axes]":
-    """Return an empty figure and its axes; in inches of 72 dots, so the default size is read on a phone without scrolling."""
+def blank(width: float = WIDE, height: float = HEIGHT) -> "tuple[Figure, Axes]":
+    """Return an empty figure and its axes; the size is in inches of 72 dots."""
+    figure, axes = panels(width, 1, height)
+    return figure, axes[0]
+
+
+def panels(width: float, number: int, height: float, least: float = 2.3) -> "tuple[Figure, list[Axes]]":
+    """Return an empty figure of panels on the same axes, each of that height and `least` inches wide or more."""
     from matplotlib.figure import Figure
 
-    figure = Figure((width, height), layout="constrained")
-    return figure, figure.add_subplot()
+    down = -(-number // max(1, int(width / least)))
+    across = -(-number // down)  # rows of the same length, as far as that goes
+    figure = Figure((width, height * down), layout="constrained")
+    figure.subplots(down, across, sharex=True, sharey=True)
+    for empty in figure.axes[number:]:
+        empty.remove()
+    for place, axes in enumerate(figure.axes):
+        axes.tick_params(labelleft=place % across == 0, labelbottom=place + across >= number)
+    return figure, figure.axes
+
+
+def legend(figure: "Figure", handles: "Sequence[Artist]") -> None:
+    """Put a legend above a figure, in as many columns as its width holds; the figure grows by its height."""
+    width, height = figure.get_size_inches()
+    column = LETTER * max(len(str(handle.get_label())) for handle in handles) + 0.5
+    columns = max(1, min(len(handles), int(width / column)))
+    figure.set_size_inches(width, height + 0.1 + 0.19 * -(-len(handles) // columns))
+    figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
 
 
 def series(index: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Tables of text, written as HTML (reports), as Markdown (README and docs) and for a terminal."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backstory.config import UserError
@@ -23,6 +24,15 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def only(self, headings: Sequence[str]) -> "Table":
+        """Return the columns of these headings, in the table's order."""
+        kept = [i for i, column in enumerate(self.columns) if column.heading in headings]
+        return Table(tuple(self.columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+
+    def without(self, headings: Sequence[str]) -> "Table":
+        """Return the table without the columns of these headings."""
+        return self.only([column.heading for column in self.columns if column.heading not in headings])
 
 
 @checked()
@@ -56,6 +66,45 @@ def without_empty_columns(table: Table) -> Table:
     filled = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
     rows = tuple(tuple(row[i] for i in filled) for row in table.rows)
     return Table(tuple(table.columns[i] for i in filled), rows)
+
+
+def compact(table: Table) -> tuple[Table, str]:
+    """Return the table with units told once, and without columns that say the same in every row: a sentence holds those."""
+    table = _units_in_heads(table)
+    if len(table.rows) < 2:
+        return table, ""
+    alike = [i for i in range(1, len(table.columns)) if len({row[i] for row in table.rows}) == 1]
+    other = [i for i in range(len(table.columns)) if i not in alike]
+    if not alike or len(other) < 2:
+        return table, ""
+    told = "; ".join(f"{table.columns[i].heading.lower()} {table.rows[0][i]}" for i in alike)
+    rows = tuple(tuple(row[i] for i in other) for row in table.rows)
+    return Table(tuple(table.columns[i] for i in other), rows), f"In every row: {told}."
+
+
+_WITH_UNIT = re.compile(r"(perplexity )?([\d.,]+%?)( (?:per )?[a-z]{2,}(?: [a-z]+)?)")
+
+
+def _units_in_heads(table: Table) -> Table:
+    """Return the table with the unit that all numbers of a column share in its heading: `Perplexity per word`."""
+    heads, columns = [], []
+    for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
+        units = {unit for cell in cells if cell != MISSING for unit in _units(cell)} if column.numeric else set()
+        if len(units) == 1 and None not in units:
+            before, after = units.pop() or ("", "")
+            unit = after if after.startswith(" per ") else f" ({after.strip()})"
+            heads.append(Column(f"{column.heading}{before and f' {before.strip()}'}{unit}", True))
+            cells = tuple(cell.removeprefix(before).removesuffix(after) for cell in cells)
+        else:
+            heads.append(column)
+        columns.append(cells)
+    return Table(tuple(heads), tuple(zip(*columns, strict=True))) if table.rows else table
+
+
+def _units(cell: str) -> list[tuple[str, str] | None]:
+    """Return what stands before and after the number of a cell; None where it is no number with a unit."""
+    match = _WITH_UNIT.fullmatch(cell)
+    return [(match[1] or "", match[3]) if match else None]
 
 
 def escape_markdown(text: str) -> str:

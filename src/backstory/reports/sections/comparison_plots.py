@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Literal
 from backstory.config import plural
 from backstory.config.formats import count, signed
 from backstory.reports import svg
-from backstory.reports.axes import bounded
+from backstory.reports.axes import bounded, labels
 from backstory.reports.svg import Plot
 from backstory.results import ComparisonFigures
 from backstory.results.explanation_record import PairRecord, PositionRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-WIDTH, PANEL, TITLES = 7.6, 1.45, 1.2
-"""Inches: of the figure, and the heights of a panel and of the room for titles."""
+PANEL, TITLES = 1.45, 1.2
+"""Inches: the heights of a panel and of the room for titles."""
 APART = 12.5
 """Points between two titles that are both written."""
 WITHIN = 0.99
@@ -31,23 +32,26 @@ def along(figures: ComparisonFigures, prefix: str, measure: Measure = "nats") ->
     f = figures
     title = "Gain along the text" if measure == "nats" else "Gain along the text, in perplexity"
     caption = _caption(f, measure)
-    with svg.style():
+    hints: dict[str, str] = {}
+
+    def draw(width: float) -> "Figure":
         from matplotlib.figure import Figure
 
         pairs = f.comparisons
         named = _titled(f)
-        figure = Figure((WIDTH, 0.45 + PANEL * len(pairs) + (TITLES if named else 0)), layout="constrained")
-        hints: dict[str, str] = {}
+        figure = Figure((width, 0.45 + PANEL * len(pairs) + (TITLES if named else 0)), layout="constrained")
         figure.subplots(len(pairs), sharex=True)
         for row, (pair, axes) in enumerate(zip(pairs, figure.axes, strict=True)):
             _panel(axes, f, pair, measure)
-            hints |= _documents(axes, f, row)
+            hints.update(_documents(axes, f, row))
         first, last = figure.axes[0], figure.axes[-1]
         if named:
-            _titles(first, f)
+            _titles(first, f, width)
         last.set_xlabel(f"{f.unit} of the text")
         last.set_xlim(f.at, f.at + f.tokens)
-        return svg.plot(figure, prefix, title, caption, hints)
+        return figure
+
+    return svg.plot(draw, prefix, title, caption, hints)
 
 
 def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
@@ -66,24 +70,27 @@ def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
         f"Mean gain in nats per {f.unit} over all documents, by how many {plural(f.unit)} of the document came before; "
         f"only long documents reach far.{bars}"
     )
-    with svg.style():
-        figure, axes = svg.blank(WIDTH, 2.7)
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width, 2.7)
         axes.axhline(0, color=svg.INK, linewidth=0.6)
-        for index, pair in enumerate(f.comparisons):
-            _positions(axes, stretches, index, len(f.comparisons), pair.name)
+        for index in range(len(f.comparisons)):
+            _positions(axes, stretches, index, len(f.comparisons))
         axes.set_xticks(range(len(stretches)), [f"{count(p.from_)}–\n{count(p.to)}" for p in stretches])
         axes.set_xlabel(f"{plural(f.unit)} into a document")
         axes.set_ylabel(f"gain (nats per {f.unit})")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return svg.plot(figure, prefix, title, caption)
+        labels(figure, [pair.name for pair in f.comparisons])
+        return figure
+
+    return svg.plot(draw, prefix, title, caption)
 
 
-def _positions(axes: "Axes", stretches: Sequence[PositionRecord], index: int, pairs: int, name: str) -> None:
+def _positions(axes: "Axes", stretches: Sequence[PositionRecord], index: int, pairs: int) -> None:
     """Draw a line through the stretches, a little beside those of the other comparisons."""
     look = svg.series(index)
     gains = [p.gains[index] for p in stretches]
     x = [i + 0.09 * (index - (pairs - 1) / 2) for i in range(len(gains))]
-    axes.plot(x, [bounded(g.gain) for g in gains], marker="o", label=svg.label(name, 34), **look)
+    axes.plot(x, [bounded(g.gain) for g in gains], marker="o", **look)
     for at, g in zip(x, gains, strict=True):
         if g.interval:
             axes.plot([at, at], [*map(bounded, g.interval)], color=look["color"], linewidth=0.9)
@@ -102,7 +109,7 @@ def _panel(axes: "Axes", figures: ComparisonFigures, pair: PairRecord, measure: 
         axes.plot(x, y, color=svg.INK, linewidth=1.2)
     _limit(axes, values, [v for _, y in smooth for v in y])
     axes.set_ylabel(f"nats per {figures.unit}" if measure == "nats" else "perplexity")
-    axes.set_title(svg.label(pair.name, 60), loc="left", fontsize=9, fontweight="bold", pad=12)
+    axes.set_title(svg.label(pair.name, 52), loc="left", fontsize=9, fontweight="bold", pad=12)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     for number, one in enumerate(figures.passages, start=1):
         axes.axvspan(one.at, one.at + one.tokens, color=svg.INK, alpha=0.16, linewidth=0)
@@ -170,9 +177,9 @@ def _titled(figures: ComparisonFigures) -> bool:
     return any(d.title for d in figures.documents)
 
 
-def _titles(axes: "Axes", figures: ComparisonFigures) -> None:
+def _titles(axes: "Axes", figures: ComparisonFigures, width: float) -> None:
     """Write titles above the first panel, aslant, those that have room; the longest documents choose first."""
-    scale = 72 * (WIDTH - 0.8) / figures.tokens
+    scale = 72 * (width - 0.8) / figures.tokens
     taken: list[float] = []
     order = sorted(enumerate(figures.documents), key=lambda pair: -pair[1].tokens)
     for i, d in order:

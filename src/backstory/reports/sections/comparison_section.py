@@ -56,10 +56,11 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
     f = result.figures
     yield pieces.Tabular(readers_table(f), "Readers")
     yield pieces.Tabular(pairs_table(f), "What is gained")
-    yield pieces.figure(along(f, f"{prefix}-nats"))
+    command = [result.provenance.command]
+    yield pieces.figure(along(f, f"{prefix}-nats"), command)
     if not in_bits(f):
         yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
-    yield pieces.figure(by_position(f, f"{prefix}-positions"))
+    yield pieces.figure(by_position(f, f"{prefix}-positions"), command)
     yield pieces.details("Every place in a document", pieces.Tabular(positions_table(f), "Gain by place"))
     documents = pieces.Tabular(documents_table(f), "Gain of every document")
     heading = f"Every document ({len(f.documents):,})"

@@ -1,7 +1,8 @@
 """Figures of the experiments on context: curves over the context and over boundaries, and bars by kinds of words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.config.formats import count
@@ -11,13 +12,12 @@ from backstory.reports.axes import (
     added_loss,
     bounded,
     curve,
-    height_of,
     labels,
     level,
     log_axis,
     perplexity_axis,
 )
-from backstory.reports.phrases import Examined, context_caption, counted_in, spread_words
+from backstory.reports.phrases import MOST_SHADED, Examined, context_caption, counted_in, spread_words
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
 from backstory.reports.svg import Plot
@@ -25,13 +25,56 @@ from backstory.results import TruncationFigures
 from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, Published
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Bars = Sequence[tuple[str, Sequence[EffectRecord | None]]]
 """The bars of each colour: its name, and a condition for each place on the axis."""
 Marks = Sequence[Sequence[float | None]]
 """The published value of each bar, in percent of perplexity."""
 Line = tuple[str, Sequence[EffectRecord]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """An experiment on one model, to be drawn alone or beside the same one on others."""
+
+    title: str
+    across: str
+    up: str
+    sentence: str
+    """What it found."""
+    printed: str
+    """What was published of the same; empty without it."""
+    note: str
+    """How to read the picture."""
+    results: Sequence[Examination]
+    draw: "Callable[[Axes], None]"
+
+
+def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
+    """Draw one experiment on several models, a panel for each on the same axes; what all have in common is told once."""
+    first = panels[0][1]
+    several = len(panels) > 1
+    found = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
+             for name, panel in panels]  # fmt: skip
+    shared = dict.fromkeys(text for _, panel in panels for text in (panel.printed, panel.note) if text)
+
+    def draw(width: float) -> "Figure":
+        figure, all_axes = svg.panels(width, len(panels), 2.3 if several else svg.HEIGHT)
+        handles: dict[str, Artist] = {}
+        for axes, (name, panel) in zip(all_axes, panels, strict=True):
+            panel.draw(axes)
+            if several:
+                axes.set_title(svg.label(name, 30), fontsize=9)
+            handles |= {str(handle.get_label()): handle for handle in axes.get_legend_handles_labels()[0]}
+        figure.supxlabel(first.across, fontsize=9)
+        figure.supylabel(first.up, fontsize=9)
+        svg.legend(figure, list(handles.values()))
+        return figure
+
+    return svg.plot(draw, prefix, first.title, " ".join([*found, *shared]))
 
 
 def context_curves(
@@ -44,29 +87,33 @@ def context_curves(
     if not examinations:
         return None
     all_figures = [result.figures for _, result in examinations]
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(examinations)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         for index, f in enumerate(all_figures):
             curve(axes, f.conditions, "context", index)
-            _context_mark(axes, f, index, alone=len(examinations) == 1)
+            _context_mark(axes, f, index, alone=len(examinations) == 1, shaded=len(examinations) <= MOST_SHADED)
         threshold = all_figures[0].effective_context.threshold_percent
         axes.axhline(0, color=svg.INK, linewidth=0.6)
         level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
         unit = counted_in(all_figures)
         log_axis(axes, f"context ({unit}s)", added_loss(unit), (1, 2, 5))
         if len(examinations) > 1:
-            labels(axes, [_context_label(name, result.figures) for name, result in examinations])
-        return svg.plot(figure, prefix, "How much context is used", context_caption(examinations, published))
+            labels(figure, [_context_label(name, result.figures) for name, result in examinations])
+        return figure
+
+    return svg.plot(draw, prefix, "How much context is used", context_caption(examinations, published))
 
 
-def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: bool) -> None:
-    """Draw a vertical line at the effective context, its interval shaded; a curve that is alone has the number beside it."""
+def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: bool, shaded: bool) -> None:
+    """Draw a vertical line at the effective context, its interval shaded on request; a curve alone has the number beside it."""
     colour, effective = svg.series(index)["color"], figures.effective_context
     if effective.context is None:
         return
-    low, high = effective.interval or (effective.context, effective.context)
-    right = figures.maximum_context if high is None else high
-    axes.axvspan(low or effective.context, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
+    if shaded:
+        low, high = effective.interval or (effective.context, effective.context)
+        right = figures.maximum_context if high is None else high
+        axes.axvspan(low or effective.context, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
     axes.axvline(effective.context, color=colour, linewidth=1, zorder=1)
     if alone:
         axes.annotate(count(effective.context), (effective.context, 0.62), xytext=(4, 0), va="center",
@@ -76,17 +123,18 @@ def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: b
 def _context_label(name: str, figures: TruncationFigures) -> str:
     effective = figures.effective_context
     if effective.best is not None:
-        return f"{svg.label(name, 18)} best at {count(effective.best[0])}"
+        return f"{name} best at {count(effective.best[0])}"
     context = f">{count(figures.maximum_context)}" if effective.context is None else count(effective.context)
-    return f"{svg.label(name, 18)} {context}"
+    return f"{name} {context}"
 
 
 def levels(examinations: Sequence[Examined], published: Published | None, prefix: str) -> Plot | None:
     """Draw figure 1b: perplexity against context, for several models; None for fewer than two."""
     if len(examinations) < 2:
         return None
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(examinations)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         all_values: list[float] = []
         for index, (_, result) in enumerate(examinations):
             shown = [c for c in result.figures.conditions if c.context > 0 and c.perplexity < LARGEST]
@@ -96,19 +144,21 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
         unit, first = counted_in([result.figures for _, result in examinations]), examinations[0][1].figures
         log_axis(axes, f"context ({unit}s)", f"perplexity per {first.unit}", (1, 2, 5))
         perplexity_axis(axes, min(all_values, default=1), max(all_values, default=2))
-        labels(axes, [svg.label(name) for name, _ in examinations])
-        return svg.plot(figure, prefix, "Perplexity with so much context", sentences.levels(examinations, published))
+        labels(figure, [name for name, _ in examinations])
+        return figure
+
+    return svg.plot(draw, prefix, "Perplexity with so much context", sentences.levels(examinations, published))
 
 
-def frequency(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def frequency(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 1c: added loss against context, of frequent and of infrequent words."""
     title = "Frequent and infrequent words"
-    return _truncated(examined, "frequency", None, title, prefix, sentences.frequency, published)
+    return _truncated(examined, "frequency", None, title, sentences.frequency, published)
 
 
-def speech(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def speech(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 1d: added loss against context, of words of some parts of speech."""
-    return _truncated(examined, "tag", sentences.TAGS, "Parts of speech", prefix, sentences.speech, published)
+    return _truncated(examined, "tag", sentences.TAGS, "Parts of speech", sentences.speech, published)
 
 
 def _truncated(
@@ -116,10 +166,9 @@ def _truncated(
     by: str,
     names: Mapping[str, str] | None,
     title: str,
-    prefix: str,
     sentence: sentences.Sentence,
     published: Published | None,
-) -> Plot | None:
+) -> Panel | None:
     """Draw added loss against context with a line for each group of the targets; None where they were not split so."""
     lines: list[Line] = [
         (f"{names[g]} ({g})" if names else g, group.conditions)
@@ -129,20 +178,20 @@ def _truncated(
     if not examined.truncation or not lines:
         return None
     unit = examined.truncation.figures.counted_in
-    caption = f"{sentence(examined, published)} Bands: {spread_words([examined.truncation])}."
-    return _drawn_curves(lines, "context", f"context ({unit}s)", unit, prefix, title, caption)
+    told = _told(sentence, examined, published)
+    return _curves(lines, "context", f"context ({unit}s)", unit, title, told, [examined.truncation])
 
 
-def local_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def local_order(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 2a: added loss against the distance at which the order of some words is changed."""
     across = f"{examined.counted_in()}s between the target and what is changed"
-    return _order(examined, "local", across, "Order of words close by", sentences.local_order, published, prefix)
+    return _order(examined, "local", across, "Order of words close by", sentences.local_order, published)
 
 
-def global_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def global_order(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 2b: added loss against the nearest tokens that are left as they are."""
     across, title = f"nearest {examined.counted_in()}s left as they are", "Order and identity of all words farther away"
-    return _order(examined, "global", across, title, sentences.global_order, published, prefix)
+    return _order(examined, "global", across, title, sentences.global_order, published)
 
 
 def _order(
@@ -152,33 +201,48 @@ def _order(
     title: str,
     sentence: sentences.Sentence,
     published: Published | None,
-    prefix: str,
-) -> Plot | None:
+) -> Panel | None:
     names = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
     used = [examined.results[name] for name in names if name in examined.results]
     used = [result for result in used if result.figures.conditions_with(span=span)]
-    lines: list[Line] = [(names[r.figures.experiment], r.figures.conditions_with(span=span)) for r in used]
-    if not lines:
+    if not used:
         return None
-    caption = f"{sentence(examined, published)} Bands: {spread_words(used)}."
-    return _drawn_curves(lines, "boundary", across, examined.counted_in(), prefix, title, caption)
+    # An experiment has the same colour on every model, whichever others were made.
+    changed = {r.figures.experiment: r.figures.conditions_with(span=span) for r in used}
+    lines: list[Line] = [(name, changed.get(experiment, ())) for experiment, name in names.items()]
+    told = _told(sentence, examined, published)
+    return _curves(lines, "boundary", across, examined.counted_in(), title, told, used)
 
 
-def _drawn_curves(
-    lines: Sequence[Line], parameter: str, across: str, unit: str, prefix: str, title: str, caption: str
-) -> Plot:
-    """Draw effects against a number of tokens or words (`unit`), a line with its band for each, named beside the axes."""
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(lines)))
+def _told(sentence: sentences.Sentence, examined: Examinations, published: Published | None) -> tuple[str, str]:
+    """Return what an experiment found, and what was published of the same, apart."""
+    own, whole = sentence(examined, None), sentence(examined, published)
+    printed = whole.removeprefix(own.removesuffix(".")).lstrip("; .")
+    return own, printed
+
+
+def _curves(
+    lines: Sequence[Line],
+    parameter: str,
+    across: str,
+    unit: str,
+    title: str,
+    told: tuple[str, str],
+    results: Sequence[Examination],
+) -> Panel:
+    """Return effects against a number of tokens or words (`unit`), a line with its band for each."""
+
+    def draw(axes: "Axes") -> None:
         axes.axhline(0, color=svg.INK, linewidth=0.6)
-        for index, (_, conditions) in enumerate(lines):
-            curve(axes, conditions, parameter, index, 0.2 if len(lines) < 4 else 0.1)
-        log_axis(axes, across, added_loss(unit), (1, 2, 5))
-        labels(axes, [svg.label(name) for name, _ in lines])
-        return svg.plot(figure, prefix, title, caption)
+        for index, (name, conditions) in enumerate(lines):
+            if conditions:
+                curve(axes, conditions, parameter, index, 0.2 if len(lines) < 4 else 0.1, name)
+        log_axis(axes, "", "", (1, 2, 5))
+
+    return Panel(title, across, added_loss(unit), *told, f"Bands: {spread_words(results)}.", results, draw)
 
 
-def dropped(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def dropped(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 3: added loss when content or function words are dropped, beside as many words at random."""
     result = examined.results.get("drop")
     if result is None:
@@ -190,12 +254,12 @@ def dropped(examined: Examinations, published: Published | None, prefix: str) ->
             conditions = {boundary_of(c): c for c in reversed(f.conditions_with(words=kind, control=control))}
             bars.append((f"at random, for {kind}" if control else f"{kind} words", [*map(conditions.get, boundaries)]))
             names.append([f"drop-{kind}-{b}" + ("-control" if control else "") for b in boundaries])
-    return _barred(examined, bars, names, published, prefix, title="Content and function words dropped",
-                   caption=sentences.dropped(examined, published), places=[*map(count, boundaries)],
+    return _barred(examined, bars, names, published, title="Content and function words dropped", note="",
+                   told=_told(sentences.dropped, examined, published), places=[*map(count, boundaries)],
                    across=f"nearest {f.counted_in}s that none are dropped from", results=[result])  # fmt: skip
 
 
-def copied(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def copied(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 4a: added loss by where a word last came, without that word and without all distant context."""
     titles = {"drop-target": "earlier occurrences dropped", "drop-distant": "distant context dropped"}
     used = [name for name in titles if name in examined.results]
@@ -203,11 +267,11 @@ def copied(examined: Examinations, published: Published | None, prefix: str) -> 
         return None
     bars = [(titles[name], [examined.in_class(name, group) for group in sentences.CLASSES]) for name in used]
     names = [[f"{name}-{group}" for group in sentences.CLASSES] for name in used]
-    caption = sentences.copied(examined, published)
-    return _by_class(examined, "Words that come back", caption, bars, names, used, published, prefix)
+    told = _told(sentences.copied, examined, published)
+    return _by_class(examined, "Words that come back", told, bars, names, used, published)
 
 
-def replaced(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def replaced(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
     if "replace-target" not in examined.results:
         return None
@@ -219,34 +283,32 @@ def replaced(examined: Examinations, published: Published | None, prefix: str) -
     if "drop-target" in examined.results:
         bars.append(("dropped", [examined.in_class("drop-target", group) for group in sentences.CLASSES]))
         used.append("drop-target")
-    caption = sentences.replaced(examined, published)
-    return _by_class(examined, "Words that come back, replaced", caption, bars, [], used, published, prefix)
+    told = _told(sentences.replaced, examined, published)
+    return _by_class(examined, "Words that come back, replaced", told, bars, [], used, published)
 
 
-def cached(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+def cached(examined: Examinations, published: Published | None) -> Panel | None:
     """Draw figure 7: what is lost without the cache, by where a word last came."""
     if CACHE not in examined.results:
         return None
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
     names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
-    caption = sentences.cached(examined, published)
-    return _by_class(examined, "What the cache is worth", caption, bars, names, [CACHE], published, prefix)
+    told = _told(sentences.cached, examined, published)
+    return _by_class(examined, "What the cache is worth", told, bars, names, [CACHE], published)
 
 
-def pictured(result: Examination, prefix: str) -> Plot | None:
+def pictured(result: Examination) -> Panel | None:
     """Draw an experiment as it describes itself: a line for each series, or bars by groups of the targets."""
     f = result.figures
     if not isinstance(f, PicturedFigures):
         return None
-    title, caption, unit = f.picture.title, sentences.pictured(f), f.counted_in
+    title, told, unit = f.picture.title, (sentences.pictured(f), ""), f.counted_in
     series = sentences.by_series(f.conditions)
     if f.picture.by is None:
         across = f"nearest {unit}s left as they are"
-        lines: list[Line] = list(series.items())
         if not any(map(boundary_of, f.conditions)):
             return None
-        caption = f"{caption} Bands: {spread_words([result])}."
-        return _drawn_curves(lines, "boundary", across, unit, prefix, title, caption)
+        return _curves([*series.items()], "boundary", across, unit, title, told, [result])
     groups = f.groups_by(f.picture.by)
     if not groups:
         return None
@@ -254,20 +316,19 @@ def pictured(result: Examination, prefix: str) -> Plot | None:
     bars: Bars = [(name, [next(iter(one.get(name, ())), None) for one in by_group]) for name in series]
     places = [f"{name}\n{count(group.targets)}" for name, group in groups.items()]
     examined = Examinations(result.name, {f.experiment: result})
-    return _barred(examined, bars, [], None, prefix, title=title, caption=f"{caption} Numbers: how many targets.",
+    return _barred(examined, bars, [], None, title=title, told=told, note="Numbers: how many targets. ",
                    places=places, across=f.picture.by, results=[result])  # fmt: skip
 
 
 def _by_class(
     examined: Examinations,
     title: str,
-    caption: str,
+    told: tuple[str, str],
     bars: Bars,
     names: Sequence[Sequence[str]],
     used: Sequence[str],
     published: Published | None,
-    prefix: str,
-) -> Plot | None:
+) -> Panel | None:
     """Draw bars for the classes near, far and none, where there are any."""
     results = [examined.results[name] for name in used]
     classes = sentences.IN_WINDOW if used == [CACHE] else sentences.CLASSES
@@ -278,7 +339,7 @@ def _by_class(
     far = "only before them, in the cache’s window" if used == [CACHE] else "only before them"
     about = f"Near: the word came among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
     places = [f"{name}\n{count(targets.get(group, 0))}" for group, name in classes.items()]
-    return _barred(examined, bars, names, published, prefix, title=title, caption=f"{caption} {about}", places=places,
+    return _barred(examined, bars, names, published, title=title, told=told, note=f"{about} ", places=places,
                    across="where the word came before", results=results)  # fmt: skip
 
 
@@ -287,24 +348,20 @@ def _barred(
     bars: Bars,
     names: Sequence[Sequence[str]],
     published: Published | None,
-    prefix: str,
     *,
     title: str,
-    caption: str,
+    told: tuple[str, str],
+    note: str,
     places: Sequence[str],
     across: str,
     results: Sequence[Examination],
-) -> Plot:
-    """Draw groups of bars with their intervals; diamonds where something was published of the same text."""
+) -> Panel:
+    """Return groups of bars with their intervals; diamonds where something was published of the same text."""
     marks = [[_printed(published, examined.corpus, name) for name in row] for row in names]
     diamonds = " Diamonds: published." if any(value is not None for row in marks for value in row) else ""
-    with svg.style():
-        figure, axes = svg.blank(height=3.4)
-        _bars(axes, places, bars, marks)
-        axes.set_xlabel(across)
-        axes.set_ylabel(added_loss(counted_in([result.figures for result in results])))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2 if len(bars) > 1 else 1)
-        return svg.plot(figure, prefix, title, f"{caption} Lines on bars: {spread_words(results)}.{diamonds}")
+    unit = counted_in([result.figures for result in results])
+    note = f"{note}Lines on bars: {spread_words(results)}.{diamonds}"
+    return Panel(title, across, added_loss(unit), *told, note, results, lambda axes: _bars(axes, places, bars, marks))
 
 
 def _printed(published: Published | None, corpus: str, name: str) -> float | None:

@@ -17,7 +17,7 @@ from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
 from backstory.results.examination_record import TRUNCATE, EffectRecord, PicturedFigures, Published
 
-PLOTS: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
+PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
     plots.frequency,
     plots.speech,
     plots.local_order,
@@ -44,9 +44,9 @@ def examination_plots(result: Result[Figures], published: Published | None = Non
     examined = Examinations(result.name, {result.figures.experiment: result})  # type: ignore[dict-item]
     truncations = [(result.name, examined.truncation)] if examined.truncation else []
     curves = plots.context_curves(truncations, "context", published)
-    all_plots = [curves, *(plot(examined, published, f"figure{i}") for i, plot in enumerate(PLOTS))]
-    all_plots.append(plots.pictured(examined.first, "pictured"))
-    return [plot for plot in all_plots if plot is not None]
+    panels = [draw(examined, published) for draw in PANELS] + [plots.pictured(examined.first)]
+    drawn = [plots.beside([("", panel)], f"figure{i}") for i, panel in enumerate(panels) if panel]
+    return [curves, *drawn] if curves else drawn
 
 
 def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
@@ -72,8 +72,20 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     yield from _truncations(runs, published)
     models = examined_models(runs)
-    for number, examined in enumerate(models, start=1):
-        yield from _one_model(examined, published, f"examined{number}", several=len(models) > 1)
+    yield from _panels(models, published)
+    for examined in models:
+        yield from _conditions(examined)
+    if published:
+        notes = [
+            pieces.Note(
+                f"{examined.name}, {examined.first.figures.split}. {sentences.comparability(examined, published)}"
+            )
+            for examined in models
+            if any(draw(examined, published) for draw in PANELS)
+        ]
+        if len(notes) > 1:
+            yield pieces.details("What compares with the published figures", *notes)
+        yield from notes if len(notes) == 1 else ()
 
 
 SECTION = Section("Context", of_kind(ExaminationFigures), _pieces)
@@ -89,10 +101,12 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> Ite
             # What a reader remembers is beside what the model alone does, under a name of its own.
             by_axes.setdefault(key, []).append((name_of(run.name, result), result))  # type: ignore[arg-type]
     for number, group in enumerate(by_axes.values(), start=1):
-        yield pieces.figure(plots.context_curves(group, f"context{number}", published))
+        commands = [result.provenance.command for _, result in group]
+        yield pieces.figure(plots.context_curves(group, f"context{number}", published), commands)
         for i, alike in enumerate(_same_targets(group)):
-            yield pieces.figure(plots.levels(alike, published, f"levels{number}-{i}"))
-        yield pieces.Tabular(contexts_table(group), "Effective context")
+            made = [result.provenance.command for _, result in alike]
+            yield pieces.figure(plots.levels(alike, published, f"levels{number}-{i}"), made)
+        yield from pieces.compact(contexts_table(group), "Effective context")
         for name, result in group:
             heading = f"Every context length: {name}, {result.figures.split}"
             yield pieces.details(heading, pieces.Tabular(lengths_table(result.figures), heading))
@@ -110,23 +124,26 @@ def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
     return list(alike.values())
 
 
-def _one_model(
-    examined: Examinations, published: Published | None, prefix: str, several: bool
-) -> Iterator[Piece | None]:
-    """Yield the other figures of one model on one text, and what of the published figures does not compare."""
+def _panels(models: Sequence[Examinations], published: Published | None) -> Iterator[Piece | None]:
+    """Yield a figure for each experiment, with a panel for each model that it was made of on the same axes."""
+    alike: dict[tuple[str, ...], list[tuple[str, plots.Panel]]] = {}
+    of_paper = [(examined, draw(examined, published)) for draw in PANELS for examined in models]
+    own = [(examined, plots.pictured(result)) for examined in models for result in examined.results.values()]
+    for examined, panel in of_paper + own:
+        if panel is not None:
+            key = (panel.title, panel.across, panel.up, examined.first.figures.split)
+            alike.setdefault(key, []).append((examined.name, panel))
+    for number, panels in enumerate(alike.values(), start=1):
+        yield pieces.Heading(panels[0][1].title)
+        commands = (result.provenance.command for _, panel in panels for result in panel.results)
+        yield pieces.figure(plots.beside(panels, f"examined{number}"), commands)
+
+
+def _conditions(examined: Examinations) -> Iterator[Piece | None]:
+    """Yield every condition of the experiments on one model."""
     f = examined.first.figures
-    of_paper = [plot for i, draw in enumerate(PLOTS) if (plot := draw(examined, published, f"{prefix}-{i}"))]
-    pictured = (plots.pictured(result, f"{prefix}-own{i}") for i, result in enumerate(examined.results.values()))
-    shown = [*of_paper, *filter(None, pictured)]
-    if several and shown:
-        yield pieces.Heading(f"{examined.name}, {f.split}")
-    for plot in shown:
-        yield pieces.Heading(plot.title, 4 if several else 3)
-        yield pieces.figure(plot)
     if TRUNCATE not in examined.results:  # else it stands with that
         yield pieces.Note(about_pieces(f))
-    if published and of_paper:
-        yield pieces.Note(sentences.comparability(examined, published))
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)
         about = "Context that is used" if truncation else f"Every condition of {experiment}"

@@ -266,8 +266,8 @@ def dropped(examined: Examinations, published: Published | None) -> str:
             costs.append(f"{words} words {raised(pair[False])}, as many at random {raised(pair.get(True))}")
     names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
     printed = _printed(published, "3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
-    return _joined(f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}",
-                   printed if nearest == 5 else "", _tagged(result))  # fmt: skip
+    return _joined(f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}", _tagged(result),
+                   printed if nearest == 5 else "")  # fmt: skip
 
 
 def copied(examined: Examinations, published: Published | None) -> str:

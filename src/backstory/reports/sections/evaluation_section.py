@@ -12,7 +12,7 @@ from backstory.config import formats, plural
 from backstory.config.formats import count, decimal, percent, span
 from backstory.config.terminal import one_line
 from backstory.reports import pieces, svg
-from backstory.reports.axes import LARGEST, height_of, labels, level, log_axis
+from backstory.reports.axes import LARGEST, labels, level, log_axis
 from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Pieces, Section, print_lines
 from backstory.reports.svg import Plot
@@ -30,6 +30,7 @@ from backstory.results.examination_record import Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_LENGTHS = 24
 """Lengths of a task that a terminal shows; of more, so many that lie as far apart."""
@@ -78,6 +79,11 @@ def _renamed(group: Sequence[Named[R]]) -> list[Named[R]]:
                 described = describe(result)
                 names[i] = described if one_run else run if static and not names[i] else f"{run}, {described}"
     return [named._replace(name=name) for name, named in zip(names, group, strict=True)]
+
+
+def _commands(group: Sequence[Named[R]]) -> list[str | None]:
+    """Return the commands that measured a group."""
+    return [named.result.provenance.command for named in group]
 
 
 def title_of_text(result: Evaluation) -> str:
@@ -131,7 +137,7 @@ def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> I
         yield pieces.Note(f"{text}: {formats.plain(first.corpus.provenance)}")
         kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
         for index, kind in enumerate(kinds, start=1):
-            yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"))
+            yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"), _commands(group))
             yield pieces.Tabular(excess_table(group, kind), f"Nats above the exact cost: {kind}")
         heading = "Nats above the exact cost, by what a token is"
         yield pieces.details(heading, pieces.Tabular(kinds_table(group), heading))
@@ -215,15 +221,18 @@ def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) 
         "Zero: nothing is forgotten. Dashed: the statistics are known, but nothing of the document "
         f"({decimal(forgotten, 2)} nats)."
     )
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(curves)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         for index, (_, curve) in enumerate(curves):
             _line(axes, [(b.distance, b.excess) for b in curve.bins], index)
         level(axes, 0.0, "exact", "-")
         level(axes, forgotten, "forgotten")
         log_axis(axes, "tokens since it was last seen", "nats above exact")
-        labels(axes, [svg.label(name, 18) for name, _ in curves])
-        return svg.plot(figure, prefix, f"Memory: {kind}", caption)
+        labels(figure, [name for name, _ in curves])
+        return figure
+
+    return svg.plot(draw, prefix, f"Memory: {kind}", caption)
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> None:
@@ -243,7 +252,7 @@ def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> 
         text = title_of_text(first) + ("" if batch == 1 else f", batch of {count(batch)}")
         heading = f"Nats by how many tokens ago the same one came last: {text}"
         yield pieces.Heading(text) if len(groups) > 1 else None
-        yield pieces.figure(recency_curves(group, f"recency{number}"))
+        yield pieces.figure(recency_curves(group, f"recency{number}"), _commands(group))
         yield pieces.details(heading, pieces.Tabular(recency_table(group), heading))
 
 
@@ -283,8 +292,9 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
     distances = [b.distance for b in group[0].part.bins]
     if not distances:
         return None
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(shown)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         apart = 3 * distances[-1]
         for index, named in enumerate(shown):
             line, new = _gains(named.part, None if baseline is None else baseline.part)
@@ -299,8 +309,10 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
         log_axis(axes, "tokens since the same one came last", up)
         _set_apart(axes, distances[-1], apart)
         if len(shown) > 1 or baseline:
-            labels(axes, [svg.label(named.name) for named in shown])
-        return svg.plot(figure, prefix, "Recency", _recency_caption(group[0], baseline))
+            labels(figure, [named.name for named in shown])
+        return figure
+
+    return svg.plot(draw, prefix, "Recency", _recency_caption(group[0], baseline))
 
 
 def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list[float], float | None]:

@@ -9,7 +9,7 @@ from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.formats import MISSING, count, decimal, perplexity
 from backstory.reports import pieces, svg
-from backstory.reports.axes import LARGEST, LINE, height_of, label, perplexity_axis, whole_numbers
+from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
 from backstory.reports.phrases import (
     audit_failures,
     audit_word,
@@ -30,6 +30,7 @@ from backstory.results.examination_record import Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 EARLIER_AUDIT = "by an earlier audit"
 THIN_POINTS = 300
@@ -42,7 +43,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     for run, result in evaluations:
         if reasons := audit_failures(result.figures):
             yield pieces.Alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
-    yield pieces.Tabular(figures_table(runs), "Figures of every run")
+    yield from pieces.compact(figures_table(runs), "Figures of every run")
     yield from (pieces.Note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
     # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:
@@ -62,8 +63,8 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
 
 
 def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    yield pieces.figure(learning_curves(runs))
-    yield pieces.Tabular(trainings_table(runs), "Training of every run")
+    yield pieces.figure(learning_curves(runs), (run.training.provenance.command for run in runs if run.training))
+    yield from pieces.compact(trainings_table(runs), "Training of every run")
 
 
 FIGURES = Section("Figures", of_kind(TrainingFigures, EvaluationFigures), _pieces)
@@ -156,13 +157,16 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
         return None
     # Bits where all tokens are characters or bytes, else perplexities.
     measure = measures.bits if scored_in_bits(runs) else measures.perplexity
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(runs)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         for index, run in enumerate(runs):
             _learning_curve(axes, run, index, measure)
         _learning_axes(axes, runs, measure)
-        _name_ends(axes, runs, measure)
-        return svg.plot(figure, prefix, "Learning curves", learning_caption(runs))
+        labels(figure, [_best(run, measure) for run in runs])
+        return figure
+
+    return svg.plot(draw, prefix, "Learning curves", learning_caption(runs))
 
 
 def _finite(epochs: Sequence[EpochRecord]) -> list[EpochRecord]:
@@ -213,31 +217,7 @@ def _learning_axes(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[
     axes.set_xlim(0, max(e.epoch for run in runs for e in run.epochs) * 1.01)
 
 
-def _name_ends(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[float], float]) -> None:
-    """Write each run's name and best validation beside the end of its curve, spread so that none overlap."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = []
-    for index, run in enumerate(runs):
-        epochs = _finite(run.epochs)
-        height = to_axes.transform((epochs[-1].epoch, measure(epochs[-1].valid_nats)))[1]
-        # One run needs no name: its page has it in the heading.
-        name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
-        best = measure(min(e.valid_nats for e in epochs))
-        written = decimal(best, 3) if measure is measures.bits else perplexity(best)
-        ends.append((float(height), index, f"{name} {written}"))
-    ends.sort()
-    heights = _spread([end for end, _, _ in ends], gap=min(LINE, 1.0 / len(ends)))
-    for height, (_, index, text) in zip(heights, ends, strict=True):
-        label(axes, height, index, text)
-
-
-def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move sorted heights in [0, 1] up as little as keeps them `gap` apart, then down where they leave the top."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + gap) if placed else max(0.0, height))
-    limit = 1.0
-    for index in reversed(range(len(placed))):
-        placed[index] = min(placed[index], limit)
-        limit = placed[index] - gap
-    return placed
+def _best(run: RunResults, measure: Callable[[float], float]) -> str:
+    """Return a run's name with its best validation score."""
+    best = measure(min(e.valid_nats for e in _finite(run.epochs)))
+    return f"{run.name} {decimal(best, 3) if measure is measures.bits else perplexity(best)}"

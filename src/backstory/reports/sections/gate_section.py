@@ -1,6 +1,5 @@
 """Gate curves: after every epoch, how often a gate takes the auxiliary prediction, and what each of the two is worth alone."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,10 +27,8 @@ SHARES: Lines = (("utilization", "λ ≥ ½ (PoU)"), ("win_share", "oracle"), ("
 PARTS: Lines = (("valid_perplexity", "mixture"), ("p_perplexity", "p alone"), ("q_perplexity", "q alone"))
 REACH = 5
 """Height of the axis, in times the mixture's largest perplexity: a q that is far worse would press all else flat."""
-ACROSS = 3
-"""Panels in a row, one for each run."""
-WIDTH, PANEL = 7.6, 1.9
-"""Inches: of a figure of several panels, and of the height of a row of them."""
+PANEL = 1.9
+"""Inches of the height of a panel beside others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +39,10 @@ class GateEpoch(GateRecord):
     valid_perplexity: float
 
 
+COLUMNS = (
+    "λ is the share that the gate gives the auxiliary prediction q, beside the model’s own p; ‘q is better’ counts the tokens "
+    "to which q gives more. q alone has no bound: it may give next to nothing to a token that it does not expect."
+)
 Gated = tuple[str, list[GateEpoch]]
 """A run's name, and its gate after each epoch."""
 
@@ -60,9 +61,11 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
-        yield pieces.figure(shares(gated))
-        yield pieces.figure(parts(gated))
-        yield pieces.Tabular(gates_table(gated), "Gates after the best epoch")
+        commands = [run.training.provenance.command for run in runs if run.training and gate_epochs(run)]
+        yield pieces.figure(shares(gated), commands)
+        yield pieces.figure(parts(gated), commands)
+        yield from pieces.compact(gates_table(gated), "Gates after the best epoch")
+        yield pieces.Note(COLUMNS)
 
 
 SECTION = Section("Gate", lambda _: True, _pieces)  # from the training log, whatever results there are
@@ -75,13 +78,13 @@ def gates_table(gated: Sequence[Gated]) -> Table:
         e = _best(epochs)
         rows.append((name, count(e.epoch), percent(100 * e.utilization), percent(100 * e.win_share),
                      decimal(e.mean_lambda, 3), *(_perplexity(getattr(e, part)) for part, _ in PARTS)))  # fmt: skip
-    heads = ("epoch#", "λ ≥ ½#", "q is better#", "mean λ#", *(f"{name}#" for _, name in PARTS))
-    return Table(columns("run", *heads), tuple(rows))
+    heads = ("Epoch#", "λ ≥ ½#", "q is better#", "Mean λ#", "Mixture#", "p alone#", "q alone#")
+    return Table(columns("Run", *heads), tuple(rows))
 
 
 def _perplexity(value: float) -> str:
-    """Return a perplexity, of which the auxiliary prediction's may have hundreds of digits."""
-    return perplexity(value) if value < LARGEST else "above 10¹²"
+    """Return a perplexity; that of the auxiliary prediction alone may have hundreds of digits, which tell nothing."""
+    return perplexity(value) if value < 1e4 else "above 10⁴"
 
 
 def _best(epochs: Sequence[GateEpoch]) -> GateEpoch:
@@ -100,16 +103,19 @@ def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
             for name, e in ((name, _best(epochs)) for name, epochs in gated)
         )
         caption += f" After the best epoch {'; '.join(words)}."
-    with svg.style():
+
+    def draw(width: float) -> "Figure":
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        figure = _panels(gated, SHARES, 1.0)
+        figure = _panels(gated, SHARES, 1.0, width)
         figure.axes[0].yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         figure.axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
         figure.axes[0].set_ylim(
             0, 1.06 * max(0.01, *(getattr(e, key) for _, epochs in gated for e in epochs for key, _ in SHARES))
         )
-        return svg.plot(figure, f"{prefix}-shares", "Use of the auxiliary prediction", caption)
+        return figure
+
+    return svg.plot(draw, f"{prefix}-shares", "Use of the auxiliary prediction", caption)
 
 
 def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
@@ -129,33 +135,28 @@ def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
             )
         )
         caption += f" After the best epoch: {'; '.join(words)}."
-    with svg.style():
-        figure = _panels(gated, PARTS, limit)
+
+    def draw(width: float) -> "Figure":
+        figure = _panels(gated, PARTS, limit, width)
         perplexity_axis(figure.axes[0], min(values), min(limit, max(values)))
-        return svg.plot(figure, f"{prefix}-parts", "Each prediction by itself", caption)
+        return figure
+
+    return svg.plot(draw, f"{prefix}-parts", "Each prediction by itself", caption)
 
 
-def _panels(gated: Sequence[Gated], lines: Lines, limit: float) -> "Figure":
+def _panels(gated: Sequence[Gated], lines: Lines, limit: float, width: float) -> "Figure":
     """Draw a panel for each run, all on the same axes; values beyond the limit are marked at it."""
-    from matplotlib.figure import Figure
-
-    alone, across = len(gated) == 1, min(len(gated), ACROSS)
-    rows = math.ceil(len(gated) / across)
-    figure = Figure((5.0, 3.1) if alone else (WIDTH, 0.6 + PANEL * rows), layout="constrained")
-    figure.subplots(rows, across, sharex=True, sharey=True)
-    for empty in figure.axes[len(gated) :]:
-        empty.remove()
-    for i, (axes, (name, epochs)) in enumerate(zip(figure.axes, gated, strict=True)):
+    alone = len(gated) == 1
+    figure, panels = svg.panels(width, len(gated), svg.HEIGHT if alone else PANEL, least=1.9)
+    for axes, (name, epochs) in zip(panels, gated, strict=True):
         for index, (key, called) in enumerate(lines):
             _line(axes, [(e.epoch, getattr(e, key)) for e in epochs], index, limit, called)
-        lowest = i + across >= len(gated)
-        axes.tick_params(labelleft=i % across == 0, labelbottom=lowest)
-        axes.set_xlabel("epoch" if lowest else "")
-        axes.set_ylabel("" if i % across else "share of tokens" if lines is SHARES else "perplexity")
         if not alone:
             axes.set_title(svg.label(name, 24), fontsize=9)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(lines))
-    _epoch_axis(figure.axes[0], [e.epoch for _, epochs in gated for e in epochs])
+    figure.supxlabel("epoch", fontsize=9)
+    figure.supylabel("share of tokens" if lines is SHARES else "perplexity", fontsize=9)
+    svg.legend(figure, panels[0].get_legend_handles_labels()[0])
+    _epoch_axis(panels[0], [e.epoch for _, epochs in gated for e in epochs])
     return figure
 
 

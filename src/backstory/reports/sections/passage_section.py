@@ -23,13 +23,14 @@ from backstory.results.explanation_record import MemoryExplanation, MemoryWeight
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 NAMED = 48
 """The most tokens that stand below the picture by themselves; more are counted."""
 MARKED = 12
 """The most slots that are numbered."""
-WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
-"""Inches: of the picture, of the height of a row, and of the least height of a panel."""
+ROW, LEAST = 0.055, 1.3
+"""Inches: the height of a row, and the least height of a panel."""
 
 
 def _samples_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
@@ -100,18 +101,21 @@ def memory_weights(figures: ExplanationFigures, prefix: str = "weights") -> Plot
     weights = figures.weights
     if weights is None:
         return None
-    with svg.style():
+
+    def draw(width: float) -> "Figure":
         from matplotlib.figure import Figure
 
         height = max(LEAST, ROW * len(weights.slots))
-        figure = Figure((WIDTH, 0.9 + 2 * height), layout="constrained")
+        figure = Figure((width, 0.9 + 2 * height), layout="constrained")
         figure.subplots(2, 1, sharex=True)
         for axes, (name, slots) in zip(figure.axes, (("write", weights.write), ("read", weights.read)), strict=True):
             _panel(axes, slots)
             axes.set_ylabel(f"{name}: slot")
             _slots(axes, weights.slots)
-        _tokens(figure.axes[-1], weights.tokens)
-        return svg.plot(figure, prefix, "Weights over time", weights_caption(weights, figures.tokens))
+        _tokens(figure.axes[-1], weights.tokens, width)
+        return figure
+
+    return svg.plot(draw, prefix, "Weights over time", weights_caption(weights, figures.tokens))
 
 
 def weights_caption(weights: MemoryWeights, total: int | None) -> str:
@@ -159,8 +163,8 @@ def _slots(axes: "Axes", slots: Sequence[int]) -> None:
     axes.set_yticks([slot + 0.5 for slot in marked], [count(slots[slot]) for slot in marked])
 
 
-def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:
-    if len(tokens) > NAMED:
+def _tokens(axes: "Axes", tokens: Sequence[str], width: float) -> None:
+    if len(tokens) > NAMED * width / svg.WIDE:
         axes.set_xlabel("token of the passage")
         whole_numbers(axes)
         return

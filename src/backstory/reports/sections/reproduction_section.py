@@ -5,12 +5,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
 from backstory.reports import pieces, svg
-from backstory.reports.axes import LARGEST, height_of, labels, perplexity_axis, whole_numbers
+from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
 from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
@@ -26,6 +26,9 @@ from backstory.results.reproduction_record import (
     RunRecord,
     SystemRecord,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 R = TypeVar("R", bound=Record)
 
@@ -50,6 +53,8 @@ JUDGED = (
     "of the seeds and that of the targets, which are the same for all seeds; of one seed, that of its targets. A number of "
     "tokens stands with the least and the most of the seeds, or with the bootstrap interval of one."
 )
+HOW = ("Parameters", "Trained", "Note")
+"""Columns on the training of a system, the same for all its readings."""
 EPOCHS = (
     "Validation perplexity after every epoch: the mean over seeds, and from the lowest to the highest of them shaded. What a "
     "system gains from the first epoch on and loses again towards the last is a faster start; what it keeps is a better model."
@@ -57,26 +62,38 @@ EPOCHS = (
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    results = [(run, result.figures) for run in runs for result in run.of(ReproductionFigures)]
-    for number, (run, f) in enumerate(results, start=1):
+    results = [(run, result) for run in runs for result in run.of(ReproductionFigures)]
+    for number, (run, result) in enumerate(results, start=1):
+        f = result.figures
         yield pieces.Heading(f"{f.title}, {f.scale} scale")
         for failed in (r for r in f.runs if r.state == "failed"):
             yield pieces.Alarm(f"{failed.run} failed: {failed.problem}")
         gates, findings, recency = gates_table(f), findings_table(f), recency_table(f)
-        yield pieces.Tabular(systems_table(f), f"Systems of {run.name}")
-        yield pieces.Tabular(gates, f"Gates of {run.name}")
+        systems = systems_table(f)
+        yield from pieces.compact(systems.without(HOW), f"Systems of {run.name}")
+        how = Table(systems.columns, tuple({row[0]: row for row in systems.rows}.values())).only(("System", *HOW))
+        heading = f"How each system was trained: {run.name}"
+        yield pieces.details(heading, pieces.Tabular(how, heading))
+        yield (
+            pieces.details(
+                f"Gates: what each prediction is worth by itself, {run.name}",
+                pieces.Note(GATES),
+                pieces.Tabular(gates, f"Gates of {run.name}"),
+            )
+            if gates.rows
+            else None
+        )
         yield pieces.Tabular(memory_table(f), f"Nats above the exact cost, {run.name}")
-        yield pieces.Tabular(claims_table(f), f"Claims of {run.name}")
+        yield from pieces.compact(claims_table(f), f"Claims of {run.name}")
         yield pieces.Tabular(findings, f"Findings, judged of {run.name}")
         if plot := epoch_curves(f, f"epochs{number}-"):
             heading = f"Validation by epoch: {run.name}"
-            yield pieces.figure(plot)
+            yield pieces.figure(plot, [result.provenance.command])
             yield pieces.details(heading, pieces.Tabular(epochs_table(f), heading))
         heading = f"Nats by how many tokens ago the same one came last: {run.name}"
         yield pieces.details(heading, pieces.Tabular(recency, heading))
         yield pieces.Note(f.note or "")
         yield pieces.Note(TRAINED if f.claims or findings.rows else "")
-        yield pieces.Note(GATES if gates.rows else "")
         yield pieces.Note(RULE if f.claims else "")
         yield pieces.Note(JUDGED if findings.rows else "")
         yield from map(pieces.Note, f.papers)
@@ -342,8 +359,9 @@ def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
     curves = _curves(figures)
     if not curves:
         return None
-    with svg.style():
-        figure, axes = svg.blank(height=height_of(len(curves)))
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         ends = []
         for index, of_system in enumerate(curves.values()):
             look, epochs = svg.series(index), range(1, 1 + min(map(len, of_system)))
@@ -357,8 +375,10 @@ def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
         whole_numbers(axes)
         axes.set_xlabel("epoch")
         axes.set_ylabel(f"perplexity per {figures.unit or 'token'}")
-        labels(axes, list(curves))
-        return svg.plot(figure, prefix, "Validation by epoch", EPOCHS)
+        labels(figure, list(curves))
+        return figure
+
+    return svg.plot(draw, prefix, "Validation by epoch", EPOCHS)
 
 
 def _curves(figures: ReproductionFigures) -> dict[str, list[list[float]]]:

@@ -25,6 +25,7 @@ from backstory.results.validation import is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_BEST = 5
 """Trials whose settings stand side by side."""
@@ -233,8 +234,9 @@ def history(figures: SearchFigures, prefix: str) -> Plot | None:
         f"{_heading(f)} of each trial: dots are complete trials, rings pruned ones at their best; the line is the best "
         f"so far, {perplexity(best.value)} with trial {best.trial}.{_edge(trials, best)}"
     )
-    with svg.style():
-        figure, axes = svg.blank()
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         _points(axes, [(t.trial, t) for t in trials], best)
         complete = [t for t in trials if t.state == COMPLETE]
         low = [*accumulate((t.value for t in complete), min)]
@@ -243,7 +245,9 @@ def history(figures: SearchFigures, prefix: str) -> Plot | None:
         _value_axis(axes, [t.value for t in trials], best, f.unit)
         whole_numbers(axes)
         axes.set_xlabel("trial")
-        return svg.plot(figure, prefix, "Trial by trial", caption)
+        return figure
+
+    return svg.plot(draw, prefix, "Trial by trial", caption)
 
 
 def trial_curves(figures: SearchFigures, prefix: str) -> Plot | None:
@@ -254,8 +258,9 @@ def trial_curves(figures: SearchFigures, prefix: str) -> Plot | None:
     if best is None or len(best.curve) < 2:
         return None
     caption = f"{_heading(f)} after each epoch; the thick line is trial {best.trial}, and pruned trials end early."
-    with svg.style():
-        figure, axes = svg.blank()
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width)
         for t in trials:
             if t is not best:
                 axes.plot(*zip(*t.curve, strict=True), color=_OTHER, linewidth=0.8, alpha=0.45)
@@ -264,7 +269,9 @@ def trial_curves(figures: SearchFigures, prefix: str) -> Plot | None:
         _value_axis(axes, [value for t in trials for _, value in t.curve], best, f.unit, far=2 * FAR)
         whole_numbers(axes)
         axes.set_xlabel("epoch")
-        return svg.plot(figure, prefix, "Learning curves", caption)
+        return figure
+
+    return svg.plot(draw, prefix, "Learning curves", caption)
 
 
 def against(figures: SearchFigures, parameter: ParameterRecord, prefix: str) -> Plot | None:
@@ -278,8 +285,9 @@ def against(figures: SearchFigures, parameter: ParameterRecord, prefix: str) -> 
         points: list[tuple[float, TrialRecord]] = [(choices.index(v), t) for v, t in values if v in choices]
     else:
         points = [(v, t) for v, t in values if is_number(v) and abs(v) < LARGEST]
-    with svg.style():
-        figure, axes = svg.blank(height=2.6)
+
+    def draw(width: float) -> "Figure":
+        figure, axes = svg.blank(width, 2.6)
         _points(axes, points, best)
         _value_axis(axes, [t.value for t in trials], best, f.unit)
         if choices:
@@ -289,7 +297,9 @@ def against(figures: SearchFigures, parameter: ParameterRecord, prefix: str) -> 
             axes.set_xscale("log")
             _log_ticks(axes)
         axes.set_xlabel(svg.label(name, 50))
-        return svg.plot(figure, prefix, name, f"{_heading(f)} against {name}.{_edge(trials, best)}")
+        return figure
+
+    return svg.plot(draw, prefix, name, f"{_heading(f)} against {name}.{_edge(trials, best)}")
 
 
 def _heading(figures: SearchFigures) -> str:

@@ -13,6 +13,8 @@ from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
 from backstory.results.examination_record import Published
 
+FEW = 4
+"""Settings that only some runs have; more are folded up."""
 MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""
 
@@ -26,7 +28,14 @@ def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> I
 
 
 def _settings_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    yield pieces.Tabular(differences_table(runs), "Settings that differ", look="settings")
+    table = differences_table(runs)
+    # The settings of a part that only some runs have would bury the others.
+    some = [row for row in table.rows if MISSING in row]
+    shown = Table(table.columns, tuple(row for row in table.rows if row not in some or len(some) < FEW))
+    yield pieces.Tabular(shown, "Settings that differ", "settings")
+    if len(some) >= FEW:
+        heading = f"Settings of parts that only some runs have ({len(some)})"
+        yield pieces.details(heading, pieces.Tabular(Table(table.columns, tuple(some)), heading, "settings"))
     for run in runs:
         yield pieces.details(f"Settings of {run.name}", pieces.Code(run.config))
 

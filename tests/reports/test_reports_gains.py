@@ -1,0 +1,97 @@
+"""The headline names the best reading and what it gains on its fair control; ties tie, and nothing unaudited or stale wins."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from backstory.reports import read
+from backstory.reports.sections.gains_section import _groups as groups
+from backstory.reports.sections.gains_section import gains_table, headline
+from backstory.results import RunResults
+
+NONE, BUFFER = {"kind": "none"}, {"kind": "span-buffer", "size": 512}
+
+
+@pytest.fixture
+def trained(run: Any, made: Any) -> Any:
+    """A run with its settings, read by some readers at some perplexities."""
+
+    def make(name: str, buffer: dict[str, Any], epochs: int = 2, seed: int = 1, **readings: float) -> RunResults:
+        config = {"model": {"core": {"kind": "lstm"}, "buffer": buffer}, "training": {"epochs": epochs}, "seed": seed}
+        changes = {"config": config, "seed": seed, "init_from": {"run": "base", "weights": "ab"}}
+        results = {"": made.result("training", made.training(), **changes)}
+        for reader, perplexity in readings.items():
+            figures = made.evaluation(perplexity, reader=reader.replace("_", "+"))
+            results[f"evaluate-{reader}"] = made.result("evaluation", figures, **changes)
+        return read(run(name, results=results, name=name, config=None))
+
+    return make
+
+
+def test_a_memory_is_compared_with_the_run_trained_alike_without_it(trained: Any) -> None:
+    runs = [trained("base", NONE, epochs=9, static=70.0), trained("longer", NONE, static=100.0),
+            trained("buffer", BUFFER, static=60.0)]  # fmt: skip
+    assert headline(runs) == (
+        "buffer reads best: perplexity 60.0 per word over 20,123 words of stdlib (test), 40.0% below its control "
+        "longer (100.0)."
+    )
+    (group,) = groups(runs)
+    assert gains_table(group).rows[0] == ("buffer", "60.0", "longer", "no span-buffer", "100.0", "−40.0%")
+    assert [row[2] for row in gains_table(group).rows[1:]] == ["–", "–"]  # what lacks a memory has nothing to gain
+
+
+@pytest.mark.parametrize("change", [{"epochs": 3}, {"seed": 2}])
+def test_a_run_trained_otherwise_is_no_control(change: dict[str, int], trained: Any) -> None:
+    said = headline([trained("longer", NONE, static=100.0, **change), trained("buffer", BUFFER, static=60.0)])
+    assert said.endswith("40.0% below longer (100.0), the next best; none of these runs is its fair control.")
+
+
+def test_a_reader_is_compared_with_the_same_weights_without_its_last_layer(trained: Any) -> None:
+    run = trained("one", NONE, static=100.0, dynamic=80.0, dynamic_cache=76.0)
+    assert headline([run]) == (
+        "one with dynamic+cache reads best: perplexity 76.0 per word over 20,123 words of stdlib (test), 5.0% below its "
+        "control one with dynamic (80.0)."
+    )
+    (group,) = groups([run])
+    assert [row[2:] for row in gains_table(group).rows] == [
+        ("one with dynamic", "no cache", "80.0", "−5.0%"), ("one alone", "no dynamic", "100.0", "−20.0%"), ("–",) * 4,
+    ]  # fmt: skip
+
+
+def test_a_memory_that_does_not_pay_is_said_to_lose(trained: Any) -> None:
+    runs = [trained("longer", NONE, static=60.0), trained("buffer", BUFFER, static=66.0)]
+    assert "longer reads best" in headline(runs)
+    assert gains_table(groups(runs)[0]).rows[1][-1] == "+10.0%"
+
+
+def test_readings_that_look_the_same_tie(trained: Any) -> None:
+    runs = [
+        trained("a", NONE, static=60.01),
+        trained("b", BUFFER, static=60.02),
+        trained("c", NONE, epochs=3, static=90.0),
+    ]
+    assert headline(runs).startswith("a and b tie at perplexity 60.0 per word over")
+    assert headline(runs).endswith("(test), ahead of c (90.0).") and gains_table(groups(runs)[0]).rows[1][-1] == "tie"
+
+
+def test_nothing_unaudited_failed_stale_or_of_another_text_wins(trained: Any) -> None:
+    good, better = trained("good", NONE, static=100.0, cache=90.0), trained("better", BUFFER, static=50.0)
+    (result,) = (r for r in better.results if r.kind == "evaluation")
+
+    def changed(**changes: Any) -> RunResults:
+        return replace(better, results=(better.results[0], replace(result, **changes)))
+
+    audit = replace(result.figures.audit, passed=False)
+    corpus = deepcopy(result.provenance.corpus)
+    for one in (
+        changed(figures=replace(result.figures, audit=None)),
+        changed(figures=replace(result.figures, audit=audit)),
+        changed(stale="of earlier weights"),
+        changed(provenance=replace(result.provenance, corpus=replace(corpus, fingerprint="beef"))),
+        changed(figures=replace(result.figures, batch_size=10)),
+    ):
+        assert headline([good, one]).startswith("good with cache reads best: perplexity 90.0")
+    assert headline([good, better]).startswith("better reads best")
+    assert headline([better]) == ""
