@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from markupsafe import Markup
 
 from backstory.reports.citation import bibtex
-from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
-from backstory.reports.passage_html import figure as passage_figure
-from backstory.reports.pieces import (
+from backstory.reports.document import (
     Alarm,
     Code,
     Details,
@@ -23,6 +21,8 @@ from backstory.reports.pieces import (
     Words,
     present,
 )
+from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
+from backstory.reports.passage_html import figure as passage_figure
 from backstory.reports.svg import clean
 from backstory.reports.templating import rendered
 from backstory.reports.theme import CSS

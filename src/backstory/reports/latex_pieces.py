@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backstory.reports.citation import bibtex
-from backstory.reports.pieces import Document, Figure, Tabular
+from backstory.reports.document import Document, Figure, Tabular
 from backstory.reports.tables import Table
 
 MARK = "% Backstory report"

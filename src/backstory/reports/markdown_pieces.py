@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from backstory.reports.pieces import (
+from backstory.reports.document import (
     Alarm,
     Code,
     Details,

@@ -12,13 +12,13 @@ from backstory.config.arguments import checked
 from backstory.config.errors import refused
 from backstory.config.terminal import one_line
 from backstory.reports import svg
+from backstory.reports.document import Alarm, Document, Piece, Words, present
 from backstory.reports.html_pieces import GENERATOR, html_page
 from backstory.reports.latex_pieces import MARK as LATEX_MARK
 from backstory.reports.latex_pieces import latex
 from backstory.reports.markdown_pieces import MARK as MARKDOWN_MARK
 from backstory.reports.markdown_pieces import markdown
 from backstory.reports.phrases import passage_summary, search_summary, stale_results, summary
-from backstory.reports.pieces import Alarm, Document, Piece, Words, present
 from backstory.reports.sections import SECTIONS
 from backstory.reports.sections.comparison_section import Comparison, compared, comparison_pieces
 from backstory.reports.sections.gains_section import headline

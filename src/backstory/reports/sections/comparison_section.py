@@ -12,9 +12,10 @@ from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, signed
 from backstory.config.terminal import cell, printable
-from backstory.reports import passage_terminal, pieces, theme
+from backstory.reports import document as pieces
+from backstory.reports import passage_terminal, theme
 from backstory.reports.axes import bounded
-from backstory.reports.pieces import Piece
+from backstory.reports.document import Piece
 from backstory.reports.sections.comparison_plots import along, by_position
 from backstory.reports.sections.section import Section, of_kind, print_text
 from backstory.reports.svg import Plot

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, decimal
-from backstory.reports import pieces
+from backstory.reports import document as pieces
+from backstory.reports.document import Piece
 from backstory.reports.phrases import Examined, published_context, text_and_unit
-from backstory.reports.pieces import Piece
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of

@@ -11,9 +11,10 @@ from rich.console import Console
 from backstory.config import formats, plural
 from backstory.config.formats import count, decimal, percent, span
 from backstory.config.terminal import one_line
-from backstory.reports import pieces, svg
+from backstory.reports import document as pieces
+from backstory.reports import svg
 from backstory.reports.axes import LARGEST, labels, level, log_axis
-from backstory.reports.pieces import Piece
+from backstory.reports.document import Piece
 from backstory.reports.sections.section import Pieces, Section, print_lines
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, to_text

@@ -8,8 +8,10 @@ from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.formats import MISSING, count, decimal, perplexity
-from backstory.reports import pieces, svg
+from backstory.reports import document as pieces
+from backstory.reports import svg
 from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
+from backstory.reports.document import Piece
 from backstory.reports.phrases import (
     audit_failures,
     audit_word,
@@ -20,7 +22,6 @@ from backstory.reports.phrases import (
     text_and_unit,
     unknown_warning,
 )
-from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns

@@ -13,9 +13,9 @@ from typing import Any
 from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, percent
-from backstory.reports import pieces
+from backstory.reports import document as pieces
+from backstory.reports.document import Piece
 from backstory.reports.phrases import audit_word, text_and_unit
-from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.tables import Table, columns
 from backstory.results import EvaluationFigures, Result, RunResults
@@ -29,7 +29,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Reading:
+class Contender:
     """An evaluation that may win: audited, and of the weights that its run has now."""
 
     run: RunResults
@@ -78,7 +78,7 @@ def headline(runs: Sequence[RunResults]) -> str:
     return f"{names[0]} reads best: {score} {where}, {_apart(best, control.nats)} its control {control.name} ({shown})."
 
 
-def _apart(reading: Reading, other: float) -> str:
+def _apart(reading: Contender, other: float) -> str:
     """Return how far a reading is below another score: `12.3% below`."""
     f = reading.figures
     if reading.shown == formats.figure(other, f.unit):
@@ -94,9 +94,9 @@ def _change(figures: EvaluationFigures, other: float) -> float:
     return math.expm1(min(figures.nats_per_token - other, 700))
 
 
-def _groups(runs: Sequence[RunResults]) -> list[list[Reading]]:
+def _groups(runs: Sequence[RunResults]) -> list[list[Contender]]:
     """Return the readings that compare, two or more of the same tokens, the best first."""
-    groups: dict[Hashable, list[Reading]] = {}
+    groups: dict[Hashable, list[Contender]] = {}
     for run in runs:
         for result in run.of(EvaluationFigures):
             f = result.figures
@@ -104,19 +104,19 @@ def _groups(runs: Sequence[RunResults]) -> list[list[Reading]]:
             if result.stale or audit_word(f.audit) != "audited" or f.answers or not result.corpus.fingerprint:
                 continue
             key = (*text_and_unit(result), f.split, f.tokens, f.batch_size, f.after, f.lengths)
-            groups.setdefault(key, []).append(Reading(run, result))
+            groups.setdefault(key, []).append(Contender(run, result))
     alike = [sorted(group, key=lambda r: r.figures.nats_per_token) for group in groups.values()]
     return [group for group in alike if len(group) > 1]
 
 
-def _names(group: Sequence[Reading]) -> list[str]:
+def _names(group: Sequence[Contender]) -> list[str]:
     """Return the names of readings: by run and reader, as far as they differ in these."""
     one_run = len({reading.run.name for reading in group}) == 1
     static = {reading.figures.reader for reading in group} == {"static"}
     return [_name(r, one_run, static) for r in group]
 
 
-def _name(reading: Reading, one_run: bool, static: bool) -> str:
+def _name(reading: Contender, one_run: bool, static: bool) -> str:
     reader = "" if reading.figures.reader == "static" else reading.figures.reader
     if one_run:
         return f"{reading.run.name} with {reader}" if reader else f"{reading.run.name} alone"
@@ -126,7 +126,7 @@ def _name(reading: Reading, one_run: bool, static: bool) -> str:
 # --- controls ---
 
 
-def control_of(reading: Reading, group: Sequence[Reading]) -> Control | None:
+def control_of(reading: Contender, group: Sequence[Contender]) -> Control | None:
     """Return the fair control of a reading among those of the same tokens; None where there is none."""
     if reading.figures.reader != "static":
         return _without_last_reader(reading, group)
@@ -137,7 +137,7 @@ def control_of(reading: Reading, group: Sequence[Reading]) -> Control | None:
     return Control(other.run.name, other.figures.nats_per_token, f"no {part}")
 
 
-def _without_last_reader(reading: Reading, group: Sequence[Reading]) -> Control | None:
+def _without_last_reader(reading: Contender, group: Sequence[Contender]) -> Control | None:
     *inner, last = re.split(r"\+(?=[a-z])", reading.figures.reader)
     inside = "+".join(inner) or "static"
     differs = f"no {last.partition(':')[0]}"
@@ -148,7 +148,7 @@ def _without_last_reader(reading: Reading, group: Sequence[Reading]) -> Control 
     return None
 
 
-def _lacks(other: Reading, reading: Reading) -> str:
+def _lacks(other: Contender, reading: Contender) -> str:
     """Return the part that a run trained alike lacks; empty where it lacks none, or differs in anything else."""
     mine, theirs = _trained(reading), _trained(other)
     if other.run is reading.run or other.figures.reader != "static" or mine is None or theirs is None:
@@ -165,7 +165,7 @@ def _lacks(other: Reading, reading: Reading) -> str:
     return str(part.get("kind", different[0])) if isinstance(part, dict) else different[0]
 
 
-def _trained(reading: Reading) -> tuple[dict[str, Any], Any, Any, Any, Any] | None:
+def _trained(reading: Contender) -> tuple[dict[str, Any], Any, Any, Any, Any] | None:
     """Return the parts of a model, and all else that it was trained with; None where the run did not record it."""
     training = reading.run.training
     config = training.provenance.config if training else None
@@ -179,7 +179,7 @@ def _trained(reading: Reading) -> tuple[dict[str, Any], Any, Any, Any, Any] | No
 # --- the section ---
 
 
-def gains_table(group: Sequence[Reading]) -> Table:
+def gains_table(group: Sequence[Contender]) -> Table:
     """Return the readings of the same tokens, the best first, each with its control and what it gains on that."""
     unit = group[0].figures.unit
     rows = []

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backstory.config.formats import count, decimal, percent, perplexity
-from backstory.reports import pieces, svg
+from backstory.reports import document as pieces
+from backstory.reports import svg
 from backstory.reports.axes import LARGEST, perplexity_axis, whole_numbers
+from backstory.reports.document import Piece
 from backstory.reports.phrases import MOST_DESCRIBED
-from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns

@@ -9,10 +9,11 @@ from rich.console import Console
 
 from backstory.config import plural
 from backstory.config.formats import count, decimal, percent, plain
-from backstory.reports import passage_terminal, pieces, svg
+from backstory.reports import document as pieces
+from backstory.reports import passage_terminal, svg
 from backstory.reports.axes import whole_numbers
+from backstory.reports.document import Piece
 from backstory.reports.phrases import passage_summary
-from backstory.reports.pieces import Piece
 from backstory.reports.sections.section import Section, of_kind, print_lines
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, to_text

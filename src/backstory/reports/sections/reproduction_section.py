@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
-from backstory.reports import pieces, svg
+from backstory.reports import document as pieces
+from backstory.reports import svg
 from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
-from backstory.reports.pieces import Piece
+from backstory.reports.document import Piece
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from backstory.config.terminal import printable
-from backstory.reports.pieces import Piece
+from backstory.reports.document import Piece
 from backstory.results import Figures, Result, RunResults
 from backstory.results.examination_record import Published
 
