@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 from backstory.config import RewardConfig
 from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.reports import svg, write
-from backstory.reports.axes import label
+from backstory.reports.axes import labels
 from backstory.reports.sections.context_plots import levels
 from backstory.reports.sections.evaluation_section import memory_curves
 from backstory.reports.theme import CSS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REPORT, REWARD, MEMORIES_PNG, MEMORY = (
     Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory")
 )
-WIDTH, TALL = 880, 6000
+WIDTH, TALL = 1240, 9000
 """Pixels of the window: so tall that nothing of the page is out of it."""
 WORD = 69
 """The word that is chosen."""
@@ -50,9 +50,9 @@ def reward_picture() -> Image.Image:
             ("β 1", RewardConfig(slope=1.0)),
             ("β 1, κ 1", RewardConfig(slope=1.0, power=1.0)),
         )
-        for place, (name, settings) in enumerate(lines):
+        for place, (_, settings) in enumerate(lines):
             axes.plot(RATIOS, rewarded(RATIOS, settings), zorder=4 - place, **svg.series(place))
-            label(axes, 0.55 - 0.08 * place, place, name)
+        labels(figure, [name for name, _ in lines])
         axes.set_xlim(0, float(RATIOS[-1]))
         axes.set_ylim(-3.6, 9.9)
         axes.set_xlabel("likelihood ratio q / p")
@@ -80,7 +80,7 @@ def shot(drawn: str) -> Image.Image:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(color_scheme="light", device_scale_factor=1.5)
-        page.set_content(f"<style>{CSS}</style><figure style='width: 34rem; margin: 0'>{drawn}</figure>")
+        page.set_content(f"<style>{CSS}</style><figure style='width: 44rem; margin: 0'>{drawn}</figure>")
         made = Image.open(io.BytesIO(page.locator("figure").screenshot()))
         browser.close()
     return made
