@@ -134,7 +134,7 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypat
     for against in (("--against", "twin"), ("--against", "static"))[: several(1, 2)]:
         program = [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-", "--json", *against]
         done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=120)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, "backstory: explaining surprisal of run\n")
         figures = json.loads(done.stdout)["figures"]
         assert figures["text"] == "standard input" and figures["tokens"] == of_file["tokens"] == 11
         assert figures["nats_per_token"] == of_file["nats_per_token"]

@@ -219,7 +219,7 @@ def test_an_evaluation_of_a_run_that_changes_meanwhile_is_not_written(
         ran(command(*CHANGES[change]))
     out, err = running.communicate(timeout=120)
     assert (running.returncode, out) == (2, "")
-    (line,) = [line for line in err.splitlines() if line.startswith("backstory: ")]
+    *_, line = [line for line in err.splitlines() if line.startswith("backstory: ")]
     assert "m was trained on or replaced while it was read" in line and "run the same command again" in line
     assert not Path("m/evaluate-test").exists()
 
