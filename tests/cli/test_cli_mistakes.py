@@ -452,7 +452,8 @@ MISTAKES = [
     ("evaluate HF:gpt2 good.txt", r"^HF:gpt2 is a model of Hugging Face, which can only be read \(hf:...\)"),
     ("export hf:gpt2", r"^hf:gpt2 is a model of Hugging Face, which can only be read .*; name a run trained here$"),
     (f"{TRAIN} --init-from hf:gpt2", r"^hf:gpt2 is a model of Hugging Face, which can only be read"),
-    ("evaluate run --dtype float16", r"no flag --dtype \(did you mean '--precision'\?\)"),
+    ("evaluate run --dtype float16", r"^--dtype is for models from elsewhere \(hf:...\); remove it to read run$"),
+    (f"{TRAIN} --dtype float16", r"no flag --dtype \(did you mean '--precision'\?\)"),
     # Someone with the paper beside the code.
     ("train ptb", r"^ptb is a corpus, not a recipe: `backstory train demo --corpus ptb`$"),
     ("train ptb-small.yaml", r"^there is no file ptb-small.yaml; the packaged recipe is called ptb-small$"),
