@@ -163,6 +163,16 @@ def test_models_are_loaded_in_several_threads(folder: Path, tmp_path: Path) -> N
     assert hashes == {load(f"hf:{folder}").weights_hash}
 
 
+def test_contexts_begin_with_the_start_token(folder: Path, text: Path) -> None:
+    numbers: dict[str, Any] = {"targets": 20, "maximum_context": 12, "split": "train", "word_score": "sum"}
+    plain, begun = (
+        bs.examine(f"hf:{folder}", str(text), start_token=given, **numbers).figures for given in (False, True)
+    )
+    assert begun.start_token and not plain.start_token
+    assert all(one.nats != other.nats for one, other in zip(plain.conditions, begun.conditions, strict=True))
+    assert begun.baseline.nats == plain.baseline.nats or begun.baseline.context is not None
+
+
 def test_options_of_other_models_are_refused_for_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(tiny_run), "--revision", "v1"]) == 2
     assert "--revision is for models from elsewhere (hf:...)" in capsys.readouterr().err

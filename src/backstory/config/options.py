@@ -219,6 +219,8 @@ class ExaminationSettings(Options):
     """Source of the part-of-speech tags: auto, gold or pattern; in Python also a function from words to their tags."""
     within_documents: FlagCreatePairsOff[bool] = False
     """Let contexts end where the target's document begins."""
+    start_token: FlagCreatePairsOff[bool] = False
+    """Begin every shortened or changed context with the token that the model reads before a text."""
     seed: int = between(0, 0)
     """Seed of the targets, of random changes to the context, and of the bootstrap."""
     batch_size: int = between(1, 1)
@@ -250,6 +252,7 @@ class ExaminationSettings(Options):
             "maximum_context": self.maximum_context,
             "context": None if whole else self.context,
             "within_documents": self.within_documents,
+            "start_token": self.start_token,
             "batch_size": self.batch_size if whole else 1,
             "near": self.near,
         }
@@ -258,9 +261,10 @@ class ExaminationSettings(Options):
         """Return the options that the losses of the targets depend on: losses of equal keys are taken over."""
         recorded = self.recorded(whole)
         batched = {} if recorded["batch_size"] == 1 else {"batch_size": self.batch_size}
+        batched |= {"start_token": True} if self.start_token else {}
         near = None if whole else self.near
         return {
-            **{k: v for k, v in recorded.items() if k != "batch_size"},
+            **{k: v for k, v in recorded.items() if k not in ("batch_size", "start_token")},
             "targets": self.targets,
             "near": near,
         } | batched
@@ -273,6 +277,7 @@ class ExaminationSettings(Options):
             split,
             *([] if reader == "static" else [reader]),
             *(["documents"] if self.within_documents else []),
+            *(["start-token"] if self.start_token else []),
             *([] if self.word_score == "corrected" else [f"word-score-{self.word_score}"]),
         )
 

@@ -82,6 +82,8 @@ class Examination:
     """(documents,) the token where each begins; None for one document."""
     within_documents: bool = False
     """True if a context begins where the target's document begins, with `start`."""
+    start_token: bool = False
+    """True if a context that does not reach the beginning of a text begins with `start` all the same."""
     adapts: bool = False
     """True if the reader learns from the text as it reads, so that targets close together are no independent samples."""
     cached: np.ndarray | None = None
@@ -116,6 +118,12 @@ class Examination:
         """Return where the contexts of `reach` tokens of targets (N,) begin, and where they end."""
         first = positions - reach
         return (np.maximum(first, self.beginnings[positions]) if self.within_documents else first), positions
+
+    def begun(self, context: np.ndarray, position: int, reach: int) -> np.ndarray:
+        """Return the perturbed context of a target with `start` before it, where that is wanted and not there."""
+        if not self.start_token or (self.within_documents and position - reach < self.beginnings[position]):
+            return context
+        return np.concatenate([np.array([self.start], context.dtype), context])
 
     def before(self, position: int, reach: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the last `reach` tokens before a target, and their tags if the text is tagged."""

@@ -235,7 +235,9 @@ class _Scoring:
                 random = np.random.default_rng([on.seed, key, position])
                 context, tags = on.before(position, reach)
                 contexts.append(perturb(context, target, tags, random))
-            scores = np.asarray(on.scorer.score(contexts, targets))
+            pairs = zip(contexts, piece.tolist(), strict=True)
+            begun = [on.begun(context, position, reach) for context, position in pairs] if on.start_token else contexts
+            scores = np.asarray(on.scorer.score(begun, targets))
             if scores.shape != targets.shape:
                 raise UserError(
                     f"the scorer gave scores of shape {scores.shape} for {len(targets)} targets; give one for each"

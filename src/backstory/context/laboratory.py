@@ -143,7 +143,7 @@ def examine_model(
         )
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model if isinstance(model, Reader) else None
     limit = None if reader is None else reader.model.capabilities.maximum_length
-    _check_window(name, limit, options.maximum_context)
+    _check_window(name, limit, options.maximum_context + options.start_token)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
         raise UserError("the experiment cache needs a reader whose outermost layer is a cache; give such a reader")
     if isinstance(corpus, Dataset):
@@ -271,7 +271,7 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     """
     dataset, split, run = setup.dataset, setup.split, setup.run
     limit = run.model.capabilities.maximum_length
-    _check_window(run.name, limit, options.maximum_context)
+    _check_window(run.name, limit, options.maximum_context + options.start_token)
     training = None
     if options.experiment == "replace":  # a text of one's own comes without a training text
         training = (
@@ -338,6 +338,7 @@ def _examination(
         start=text.start,
         documents=text.documents,
         within_documents=settings.within_documents,
+        start_token=settings.start_token,
         adapts=adapts,
         cached=cached,
     )

@@ -362,6 +362,8 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     """The tokens that are perturbed and that the baseline reads; null where that is all of them (`truncate`, `cache`)."""
     within_documents: bool | None = None
     """True if a context ends where the target's document begins."""
+    start_token: bool = False
+    """True if contexts that do not reach the beginning of the text begin with the start token. Absent from older results."""
     near: Count = 50
     """The farthest token that counts as near, for the groups `near`, `far` and `none`."""
     tagger: str | None = None

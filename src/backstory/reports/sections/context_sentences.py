@@ -93,7 +93,8 @@ def name_of(run: str, result: Examination) -> str:
     # A cache is what its experiment is about: the conditions are read without it.
     if f.read_by != "static" and f.experiment != CACHE:
         parts.append(f.read_by)
-    return ", ".join([*parts, "within documents"] if f.within_documents else parts)
+    ways = {"within documents": f.within_documents, "with the start token": f.start_token}
+    return ", ".join([*parts, *(name for name, used in ways.items() if used)])
 
 
 def small_from(conditions: Sequence[EffectRecord]) -> int | None:
