@@ -191,7 +191,11 @@ def test_a_saved_suite_is_read_under_its_present_names() -> None:
         ("ls grids", "grids are now called suites: `backstory ls suites` lists them"),
     ],
 )
-def test_an_old_flag_is_one_line(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_flag_is_one_line(
+    command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()  # whether it is there is looked at before the reader's name is
+    monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 2
     out, err = capsys.readouterr()
     assert not out and err.count("\n") == 1 and told in err
