@@ -3,17 +3,21 @@
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiers import fast_then_full
 
+from backstory.cli.main import main
+from backstory.config import RunConfig
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
-from backstory.data import Vocabulary, prepare
+from backstory.data import Vocabulary, encoding, prepare
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.trained import Kind, train_tokenizer, trained_kind
+from backstory.training import train
 
 pytest.importorskip("tokenizers", reason="needs the extra hf")
 KINDS: list[Kind] = ["bpe", "unigram"]
@@ -68,3 +72,44 @@ def test_names_that_are_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         trained_kind(name)
     assert trained_kind("bpe:8000") == ("bpe", 8000) and trained_kind("words") is None
+
+
+def test_a_tokenizer_is_written_for_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text(TEXT)
+    command = ["data", "tokenizer", "a.txt", "--size", "300", "--out", "tok.json"]
+    assert main(command) == 0
+    assert "train with --text.tokenizer tok.json" in capsys.readouterr().out
+    in_one_step = prepare(TextConfig(corpus="a.txt", tokenizer="bpe:300"))
+    from_file = prepare(TextConfig(corpus="a.txt", tokenizer="tok.json"))
+    assert (in_one_step.splits["test"].ids == from_file.splits["test"].ids).all()
+    before = Path("tok.json").read_bytes()
+    for wrong, message in (
+        (command, "tok.json is there already"),
+        ([*command[:-1], "no/tok.json"], "there is no folder no"),
+        ([*command[:-1], "b.json", "--size", "9"], "at least 257"),
+        (["data", "tokenizer", "missing.txt", "--out", "b.json"], "missing.txt"),
+    ):
+        assert main(wrong) == 2
+        error = capsys.readouterr().err.strip().splitlines()
+        assert message in error[-1] and len(error) <= 2
+    assert Path("tok.json").read_bytes() == before and not Path("b.json").exists()
+
+
+@pytest.mark.full
+def test_a_run_resumes_in_its_own_pieces_without_the_cache(
+    tmp_path: Path, tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of kind unigram may differ when they are trained again."""
+    (tmp_path / "a.txt").write_text(TEXT * 3)
+    text = TextConfig(corpus=str(tmp_path / "a.txt"), tokenizer="unigram:300")
+    config = replace(tiny_config, text=text, training=replace(tiny_config.training, epochs=1))
+    train(config, tmp_path / "run")
+    other = train_tokenizer("unigram", 300, [TEXT * 3, "quite another text " * 300])
+    monkeypatch.setenv("BACKSTORY_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(encoding, "train_tokenizer", lambda *arguments: other)
+    longer = replace(config, training=replace(config.training, epochs=2))
+    result = train(longer, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    assert result is not None and result.figures.epochs == 2

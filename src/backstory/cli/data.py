@@ -1,16 +1,17 @@
-"""`backstory data show | prepare NAME`: show the splits, types and documents of a corpus; `prepare` downloads it first."""
+"""`backstory data show | prepare | tokenizer CORPUS`: show a corpus, download it first, or train a tokenizer on it."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
-from backstory.config import TextConfig
+from backstory.config import TextConfig, UserError, pasted
 from backstory.config.progress_bar import progress_bar, shown_progress
+from backstory.config.strict import between
 
 if TYPE_CHECKING:
     from backstory.data import Dataset
@@ -37,6 +38,26 @@ class PrepareCorpusArguments(ShowCorpusArguments):
     """Folder for the corpora (else BACKSTORY_DATA)."""
 
 
+@dataclass(frozen=True)
+class TokenizerArguments:
+    """Train a sub-word tokenizer on a corpus's training split, and write it as a tokenizer.json."""
+
+    corpus: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="CORPUS", help="A corpus by name, or a file or folder of texts."),
+    ]
+    out: Path = Path("tokenizer.json")
+    """The file to write, for `--text.tokenizer FILE`."""
+    kind: Literal["bpe", "unigram"] = "bpe"
+    """The kind of pieces."""
+    size: int = between(8000, 257)
+    """Number of pieces."""
+    field: str = "text"
+    """Field or column that holds the texts of records."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+
+
 def main(arguments: Sequence[str]) -> int:
     return dispatch("data", ACTIONS, arguments)
 
@@ -59,6 +80,28 @@ def prepare(arguments: Sequence[str]) -> int:
         if folder is not None:
             print(f"downloaded {files} into {folder}", file=sys.stderr if args.json else sys.stdout)
     return _figures(args)
+
+
+def tokenizer(arguments: Sequence[str]) -> int:
+    """Train a tokenizer on the corpus and write it."""
+    args = parse(TokenizerArguments, arguments, "data tokenizer")
+    if args.out.exists():
+        raise UserError(f"{args.out} is there already; choose another file with --out")
+    if not args.out.parent.is_dir():
+        raise UserError(f"there is no folder {args.out.parent} to write {args.out.name} into; make it, or change --out")
+    text = TextConfig(corpus=args.corpus, tokenizer=f"{args.kind}:{args.size}", field=args.field)
+
+    from backstory.data import prepare
+    from backstory.data.tokenizers.pieces import Pieces
+    from backstory.storage.atomic import write_atomically
+
+    with shown_progress():
+        dataset = prepare(text, args.data_dir)
+    pieces = dataset.vocabulary.tokenizer
+    assert isinstance(pieces, Pieces)
+    write_atomically(args.out, pieces.json)
+    print(f"{args.out}: {len(dataset.vocabulary):,} pieces; train with --text.tokenizer {pasted(args.out)}")
+    return 0
 
 
 def _figures(args: ShowCorpusArguments) -> int:
@@ -140,4 +183,5 @@ def _truth(dataset: "Dataset", split: str) -> str:
 ACTIONS = {
     "show": ("show the splits, tokens, types and documents of a corpus", show),
     "prepare": ("download a corpus if it is missing, encode it, and show the same", prepare),
+    "tokenizer": ("train a sub-word tokenizer on a corpus, and write it to a file", tokenizer),
 }

@@ -22,6 +22,9 @@ from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say
 from backstory.data import CORPORA, Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.trained import trained_kind
+from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
 from backstory.results.common import OverlapRecord, UnknownTokens
@@ -32,7 +35,7 @@ from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
-from backstory.storage.manifest import BEST, WEIGHTS_FILE
+from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now, provenance
 from backstory.training.callbacks import Callbacks
 from backstory.training.distributed import Ranks, check_batch, joined
@@ -78,7 +81,9 @@ def train(
         with _locked_folder(out, config, mode, accept, ranks) as in_place:
             keep_freed_memory()
             with shown_progress(console if ranks.first else make_console(quiet=True)):
-                dataset = prepare(config.text, data_dir)
+                dataset = prepare(
+                    config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None
+                )
             device = choose_device(config.training.device)
             check_splits_differ(dataset, allow_equal_splits)
             precision = choose_precision(config.training.precision, device)
@@ -111,6 +116,18 @@ def train(
                 origin["seconds"] = round(trainer.progress.seconds, 1)
                 origin |= {"ended": now(), **_best_hashes(trainer)}
                 return write_result(out, out.name, _figures(trainer), origin)
+
+
+def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
+    """Return the pieces that a run trained on its corpus and saved; trained again they might differ."""
+    if trained_kind(config.text.tokenizer) is None:
+        return None
+    try:
+        best = newest_checkpoint(folder / CHECKPOINTS, BEST, frozenset({"vocabulary"}))
+        saved = None if best is None else Vocabulary.from_json(best.documents["vocabulary"]).tokenizer
+    except (DamagedCheckpoint, UserError):
+        return None
+    return saved if isinstance(saved, Pieces) and saved.name == config.text.tokenizer else None
 
 
 def _check_arguments(
