@@ -173,6 +173,21 @@ def test_it_fits_and_is_readable_in_both_schemes(
         assert step.evaluate("e => getComputedStyle(e).backgroundColor") == rgb(theme.ramp("warm", dark)[number - 1])
 
 
+def test_figures_are_redrawn_for_a_phone_and_tables_use_the_page(report: Path, opened: Open) -> None:
+    phone, wide = opened(report, 375), opened(report, 1280)
+    assert phone.locator(".narrow").first.is_visible() and not phone.locator(".wide").first.is_visible()
+    assert wide.locator(".wide").first.is_visible() and not wide.locator(".narrow").first.is_visible()
+    for page, drawing in ((phone, ".narrow"), (wide, ".wide")):
+        for figure in page.locator(f"{drawing} svg").all():
+            # Units of a figure are points; text of 8.5 of them and more is read at this size.
+            pixels = figure.evaluate("s => s.getBoundingClientRect().width / s.viewBox.baseVal.width")
+            assert 8.5 * pixels > 9.5
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label'))"
+    assert wide.locator(".scroll").evaluate_all(cut) == []
+    widths = wide.locator("figure.drawn .plot").evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    assert len(set(widths)) == 1
+
+
 def rgb(colour: str) -> str:
     return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
 

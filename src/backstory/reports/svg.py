@@ -27,8 +27,6 @@ INK = "#010203"
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-LETTER = 0.072
-"""Inches of the average letter, measured on names of runs."""
 LONGEST = 120
 """Characters of a text in a figure; the layout would give all room to a longer one."""
 _STYLE: Any = {
@@ -151,9 +149,15 @@ def panels(width: float, number: int, height: float, least: float = 2.3) -> "tup
 
 def legend(figure: "Figure", handles: "Sequence[Artist]") -> None:
     """Put a legend above a figure, in as many columns as its width holds; the figure grows by its height."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
     width, height = figure.get_size_inches()
-    column = LETTER * max(len(str(handle.get_label())) for handle in handles) + 0.5
-    columns = max(1, min(len(handles), int(width / column)))
+    font = FontProperties(size=_STYLE["legend.fontsize"])
+    names = (str(handle.get_label()) for handle in handles)
+    longest = max(text_to_path.get_text_width_height_descent(name, font, ismath=False)[0] for name in names)
+    column = longest / 72 + 0.62  # inches: a name, its line, and the gap between columns
+    columns = max(1, min(len(handles), int((width - 0.1) / column)))
     figure.set_size_inches(width, height + 0.1 + 0.19 * -(-len(handles) // columns))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
 
