@@ -55,6 +55,7 @@ CASES: dict[str, tuple[str, Holds]] = {
         lambda j: "answers" in j["splits"]["test"]["about"],
     ),
     "data prepare": ("data prepare good.txt", lambda j: set(j["splits"]) == {"train", "valid", "test"}),
+    "data tokenizer": ("data tokenizer good.txt --size 257 --out pieces.json", lambda j: j["pieces"] == 257),
     "recipe show": ("recipe show demo", lambda j: j["training"]["epochs"] == 10),
     "recipe copy": ("recipe copy demo copied.yaml", lambda j: j["file"] == "copied.yaml"),
     "recipe check": ("recipe check mine.yaml", lambda j: j["good"]),

@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "reader audit": (reader.AuditReaderArguments, None),
     "data show": (data.ShowCorpusArguments, None),
     "data prepare": (data.PrepareCorpusArguments, None),
+    "data tokenizer": (data.TokenizerArguments, None),
     "recipe show": (recipe.ShowRecipeArguments, None),
     "recipe copy": (recipe.CopyRecipeArguments, None),
     "recipe check": (recipe.CheckRecipeArguments, None),

@@ -39,13 +39,13 @@ class PrepareCorpusArguments(ShowCorpusArguments):
 
 
 @dataclass(frozen=True)
-class TokenizerArguments:
+class TokenizerArguments(JsonOutput):
     """Train a sub-word tokenizer on a corpus's training split, and write it as a tokenizer.json."""
 
     corpus: Annotated[
         tyro.conf.Positional[str],
         tyro.conf.arg(metavar="CORPUS", help="A corpus by name, or a file or folder of texts."),
-    ]
+    ] = field()
     out: Path = Path("tokenizer.json")
     """The file to write, for `--text.tokenizer FILE`."""
     kind: Literal["bpe", "unigram"] = "bpe"
@@ -100,7 +100,10 @@ def tokenizer(arguments: Sequence[str]) -> int:
     pieces = dataset.vocabulary.tokenizer
     assert isinstance(pieces, Pieces)
     write_atomically(args.out, pieces.json)
-    print(f"{args.out}: {len(dataset.vocabulary):,} pieces; train with --text.tokenizer {pasted(args.out)}")
+    if args.json:
+        print_json({"file": str(args.out), "pieces": len(dataset.vocabulary)})
+    else:
+        print(f"{args.out}: {len(dataset.vocabulary):,} pieces; train with --text.tokenizer {pasted(args.out)}")
     return 0
 
 
