@@ -15,7 +15,7 @@ from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
-from backstory.results.examination_record import TRUNCATE, EffectRecord, PicturedFigures, Published
+from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures, Published
 
 PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
     plots.frequency,
@@ -50,11 +50,11 @@ def examination_plots(result: Result[Figures], published: Published | None = Non
 
 
 def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
-    """Return the findings of one examination in sentences, with the published figures."""
+    """Return the findings of one examination in sentences, with the published figures; none of a plugin's plain experiment."""
     f = result.figures
     if isinstance(f, PicturedFigures):
         return [sentences.pictured(f)]
-    if not isinstance(f, ExaminationFigures):
+    if not isinstance(f, ExaminationFigures) or f.experiment not in EXPERIMENTS:
         return []
     examined = Examinations(result.name, {f.experiment: result})  # type: ignore[dict-item]
     if f.experiment == TRUNCATE:
