@@ -23,7 +23,8 @@ from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.base import blocks
 from backstory.reports import read, trainings_table
-from backstory.reports.phrases import ranking, summary
+from backstory.reports.phrases import summary
+from backstory.reports.sections.gains_section import headline
 from backstory.results.evaluation_record import TrainingFigures
 from backstory.training import train
 
@@ -168,7 +169,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     page = (tmp_path / "page.html").read_text()
     assert f"audited; {answers.in_words()}." in page
     assert "<h2>Answers</h2>" in page and "synthetic documents of copy: 5 and 9 symbols of 2 bits" in page
-    assert ranking([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
+    assert headline([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
 
