@@ -43,7 +43,11 @@ def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts
     config = RunConfig(model=replace(MODELS[name], embedding=EmbeddingConfig(size=6, dropout=0.0)))
     model = build_model(config.model, TYPES)
     eager = Eager(
-        model, list(model.parameters()), build_objective(config, 0.0), choose_precision("float32", CPU), clip=0.1
+        model,
+        list(model.parameters()),
+        build_objective(config, 0.0, model.core.auxiliary_weight),
+        choose_precision("float32", CPU),
+        clip=0.1,
     )
     state = model.start(ROWS)
     for _ in range(2):  # the second segment goes on from a state

@@ -311,7 +311,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 ) -> None:
     config = with_training(tiny_config, epochs=2, short_probability=0.3)
     quietly(config, tmp_path / "plain")
-    monkeypatch.setattr(loop, "build_objective", lambda config, radius: Telling(2.0, 1.0))
+    monkeypatch.setattr(loop, "build_objective", lambda *_: Telling(2.0, 1.0))
     monkeypatch.setattr(loop, "WINDOW", 5)
     quietly(config, tmp_path / "straight")
     windows, epochs = events(tmp_path / "straight", "steps"), events(tmp_path / "straight", "epoch")
@@ -332,7 +332,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 def test_figures_are_weighted_by_tokens(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "build_objective", lambda config, radius: Telling(2.0, 1.0))
+    monkeypatch.setattr(loop, "build_objective", lambda *_: Telling(2.0, 1.0))
     quietly(with_training(tiny_config, short_probability=0.3), tmp_path / "run")
     lengths = [w["tokens"] / 3 for w in events(tmp_path / "run", "steps")]
     assert [w["length"] for w in events(tmp_path / "run", "steps")] == lengths

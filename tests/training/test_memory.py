@@ -67,7 +67,7 @@ config, before = from_dict(RunConfig, settings, "test"), now()
 model = build_model(config.model, types).train()
 optimizer, precision = build_optimizer(model.parameters(), config.training), Precision(dtype, "")
 text, state = torch.randint(types, (batch, segment + 1)), model.start(batch)
-objective = build_objective(config, float(sys.argv[6]))
+objective = build_objective(config, float(sys.argv[6]), model.core.auxiliary_weight)
 model.embedding.noise = float(sys.argv[7])
 for _ in range(2):
     optimizer.zero_grad(set_to_none=True)
@@ -170,7 +170,7 @@ def test_the_estimate_is_near_what_a_step_takes(
             ["--model.buffer.kind", "span-buffer", "--model.buffer.size", "80000000000"],
             "model.buffer.size (80000000000)",
         ),
-        (["--training.batch-size", "1000000000"], "training.batch_size (1000000000)"),
+        (["--training.batch-size", "1000000000"], "training.batch-size (1000000000)"),
         (
             ["--model.core.kind", "dnc", "--model.core.slots", "60000", "--model.head.no-tied"],
             "model.core.slots (60000), or set model.core.link to false (--model.core.no-link)",
@@ -185,7 +185,7 @@ def test_a_run_that_cannot_fit_is_refused_by_the_setting_to_lower(
     assert main(line) == 2
     told = capsys.readouterr().err
     assert told.startswith("backstory: this run needs ") and told.count("\n") == 1, told
-    assert told.endswith(f"free; lower {setting}\n")
+    assert told.endswith(f"free; lower --{setting}\n")
     assert not (tmp_path / "run").exists()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from backstory.config import ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
 from backstory.evaluation.metrics.gate_statistics import reward
-from backstory.models import Activations, Interpolation, Softmax
+from backstory.models import Activations, Interpolation, Softmax, outline
 from backstory.training import Likelihood
 from backstory.training.objectives import GatedLikelihood, build_objective, likelihood
 
@@ -260,8 +260,7 @@ def test_an_auxiliary_loss_is_that_of_every_inner_level() -> None:
 @pytest.mark.parametrize("auxiliary", [None, 80])
 def test_an_auxiliary_loss_needs_inner_levels_that_predict(auxiliary: int | None) -> None:
     core = TrellisConfig(auxiliary=auxiliary, auxiliary_weight=0.3)
-    config = RunConfig(model=ModelConfig(core=core))
     with pytest.raises(
         UserError, match=r"none of this model's predicts; set model\.core\.auxiliary below its levels, or"
     ):
-        build_objective(config, 0.0)
+        outline(ModelConfig(core=core), TYPES)

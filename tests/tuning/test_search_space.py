@@ -9,7 +9,7 @@ from tiers import fast_then_full, several
 
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_dict
 from backstory.tuning import space as spaces
-from backstory.tuning.space import Parameter, Space, draw, lookup, parameters
+from backstory.tuning.space import Parameter, Space, draw, lookup, parameters, warn_ignored
 
 RECIPE = RunConfig()
 
@@ -47,7 +47,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"training.clip": {"range": [0, float("inf")]}}, r"training.clip must be .*finite.* not inf"),
     ({"training.clip": {"range": [0, 1], "log": True}}, r"a `log` range begins above 0, not at 0"),
     ({"training.clip": {"choice": [0, 1], "log": True}}, r"`log` is for a `range`"),
-    ({"training.optimizer": {"range": [1, 2]}}, r"training.optimizer must be one of sgd, adam, nadam, not 1"),
+    ({"training.optimizer": {"range": [1, 2]}}, r"training.optimizer must be one of sgd, adam, adamw, nadam, not 1"),
     ({"training.optimizer": {"choice": ["adm"]}}, r"must be one of sgd, adam, nadam \(did you mean 'adam'\?\), not|not 'adm'"),
     ({"training.optimizer": {"choice": []}}, r"choice is empty"),
     ({"training.optimizer": {"choice": ["sgd", "sgd"]}}, r"a choice stands twice"),
@@ -209,3 +209,15 @@ def test_a_setting_is_given_or_searched() -> None:
     with pytest.raises(UserError, match=r"training.clip is given and searched as well"):
         spaces.check_not_searched(space, RECIPE, given)
     spaces.check_not_searched(space, RECIPE, from_dict(RunConfig, {"model": {"core": {"hidden": 7}}}, "a test"))
+
+
+def test_a_searched_setting_that_never_has_an_effect_is_named() -> None:
+    schedule = {"training.schedule": {"choice": ["constant", "cosine", "plateau"]}}
+    patience = {"training.decay_patience": {"choice": [0, 2], "when": {"training.schedule": ["constant", "cosine"]}}}
+    factor = {"training.decay_factor": {"range": [0.1, 0.5]}}
+    space = checked(schedule | patience | factor)
+    with pytest.warns(
+        UserWarning, match=r"the space searches training\.decay_patience, which has no effect with"
+    ) as caught:
+        warn_ignored(space, RECIPE)
+    assert len(caught) == 1

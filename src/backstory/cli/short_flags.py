@@ -64,6 +64,12 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     return [long + value for argument in arguments for long, value in [_split(argument)]]
 
 
+def typed_settings(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the dotted names of the settings that arguments give, each with its flag as it was typed."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    return {_split(flag)[0].removeprefix("--").replace("-", "_"): flag for flag in flags}
+
+
 def typed_names(message: str, arguments: Sequence[str]) -> str:
     """Return a message with the settings that were given by their short names called so."""
     for argument in arguments:

@@ -11,9 +11,10 @@ import tyro
 
 from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.cli.short_flags import errors_as_typed, expanded
+from backstory.cli.short_flags import errors_as_typed, expanded, typed_settings
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
+from backstory.config.ignored_settings import warn_ignored
 from backstory.config.process import first_here
 from backstory.config.scores import format_score
 
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     mode = run_mode(args.resume, args.overwrite)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
+    warn_ignored(args.config, typed_settings(arguments))
     out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     announce(f"training {recipe} in {out}")
     run_training(

@@ -36,6 +36,10 @@ class LSTMConfig:
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
 
+    def ignored_settings(self, output: int | None) -> dict[str, str]:
+        """Return the settings that have no effect, and why; `output` is the size of the last layer, None if it is `hidden`."""
+        return _of_one_layer(self.layers, output)
+
 
 @dataclass(frozen=True)
 class MogrifierConfig:
@@ -70,6 +74,24 @@ class MogrifierConfig:
     """The same for the recurrent weights."""
     round_l2: float | None = between(None, 0.0)
     """The same for the matrices of the rounds."""
+
+    def ignored_settings(self, output: int | None) -> dict[str, str]:
+        """Return the settings that have no effect, and why; `output` is the size of the last layer, None if it is `hidden`."""
+        rounds = () if self.rounds else ("rank", "round_dropout", "round_l2")
+        return _of_one_layer(self.layers, output) | dict.fromkeys(rounds, "with model.core.rounds 0; raise that")
+
+
+def _of_one_layer(layers: int, output: int | None) -> dict[str, str]:
+    """Return the settings of a stack of recurrent layers that have no effect where it is a single one."""
+    if layers > 1:
+        return {}
+    ignored = {"layer_dropout": "with one layer; raise model.core.layers"}
+    if output is not None:
+        ignored["hidden"] = (
+            f"with one layer: the last has model.core.output units, or the embedding's size ({output}); "
+            "change these, or raise model.core.layers"
+        )
+    return ignored
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,10 @@ class ExternalMemoryConfig:
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
 
+    def ignored_settings(self, output: int | None) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        return {"layer_dropout": "with one layer; add units to model.core.layers"} if len(self.layers) == 1 else {}
+
 
 @dataclass(frozen=True)
 class NTMConfig(ExternalMemoryConfig):
@@ -133,6 +159,13 @@ class NeuralComputerConfig(ExternalMemoryConfig):
     sharpening: Literal["plain", "epsilon"] = "plain"
     """plain: an empty row of the link stays empty; epsilon: 1e-6 is added first, so that it becomes uniform, as in the code of
     Csordas and Schmidhuber (2019)."""
+
+    def ignored_settings(self, output: int | None) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        ignored = super().ignored_settings(output)
+        if not self.link:
+            return ignored | dict.fromkeys(("sharpness", "sharpening"), "without a link; set model.core.link")
+        return ignored if self.sharpness else ignored | {"sharpening": "without sharpness; set model.core.sharpness"}
 
 
 @dataclass(frozen=True)
@@ -226,6 +259,15 @@ class TrellisConfig:
     `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
+
+    def ignored_settings(self, output: int | None) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        ignored: dict[str, str] = {}
+        if self.levels == 1:
+            ignored |= dict.fromkeys(("layer_dropout", "recurrent_l2"), "with one level; raise model.core.levels")
+        if not self.auxiliary_weight:
+            ignored["auxiliary"] = "with model.core.auxiliary_weight 0; raise that"
+        return ignored
 
 
 CoreConfig = LSTMConfig | MogrifierConfig | NTMConfig | DNCConfig | MDMConfig | TransformerConfig | TrellisConfig

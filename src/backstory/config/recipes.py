@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, check_name, pasted, shown
+from backstory.config.ignored_settings import dotted_names, warn_ignored
 from backstory.config.schema import RunConfig
 from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
 
@@ -74,7 +75,8 @@ def recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None)
         name_or_path: A recipe's name (`backstory ls recipes`), the path of a YAML file, or the folder of a run.
         overrides: New values by the dotted names that are flags on the command line: `{"training.epochs": 3}`.
 
-    Raises UserError for an unknown recipe or setting, and for a value that the setting cannot have.
+    Warns of an override that has no effect beside the other settings. Raises UserError for an unknown recipe or setting, and
+    for a value that the setting cannot have.
 
     Example:
         >>> config = bs.recipe("demo", {"training.epochs": 3, "model.core.hidden": 200})
@@ -88,7 +90,8 @@ def recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None)
 def with_overrides(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
     """Return settings with new values by dotted names. Another `kind` of part starts from its own defaults.
 
-    Raises UserError for an unknown setting, and for a value that the setting cannot have.
+    Warns of new values that have no effect. Raises UserError for an unknown setting, and for a value that the setting cannot
+    have.
     """
     if wrong := next((name for name in overrides if not isinstance(name, str)), None):
         raise UserError(
@@ -96,7 +99,9 @@ def with_overrides(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig
         )
     kinds = {name: value for name, value in overrides.items() if name.endswith(".kind")}
     settings = merged(to_dict(config), nested(kinds))  # first, as it replaces the part whole
-    return from_dict(RunConfig, merged(settings, nested(overrides)), "overrides")
+    changed = from_dict(RunConfig, merged(settings, nested(overrides)), "overrides")
+    warn_ignored(changed, {name: name for name in dotted_names(overrides)})
+    return changed
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -270,6 +270,16 @@ class ModelConfig:
     buffer: NoBufferConfig | SpanBufferConfig | AuxiliarySoftmaxConfig = field(default_factory=NoBufferConfig)
 
     @property
+    def tied(self) -> bool:
+        """True if the output weights must have the embedding's size, as they are the embedding's."""
+        return isinstance(self.head, SoftmaxConfig) and self.head.tied
+
+    @property
+    def core_output(self) -> int | None:
+        """Size of the core's output; None if the core chooses it."""
+        return self.core.output or (self.embedding.size if self.tied else None)
+
+    @property
     def head_dropout(self) -> float:
         """Dropout on the vectors from which the head predicts p."""
         return (self.dual if isinstance(self.dual, DualConfig) else self.core).output_dropout
@@ -351,6 +361,11 @@ class TrainingConfig:
     """Precision of matrix products; weights and sums stay in float32."""
     device: str = "auto"
     """auto, cpu or cuda."""
+
+    @property
+    def has_length(self) -> bool:
+        """True if the training ends after so many minutes or steps, not epochs."""
+        return self.minutes is not None or self.steps is not None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from backstory.config import (
     DualConfig,
     ModelConfig,
     NoBufferConfig,
-    SoftmaxConfig,
     SpanBufferConfig,
     UserError,
 )
@@ -162,7 +161,7 @@ def _build_gated(config: ModelConfig, size: int) -> GatedPredictor | None:
 
 def _build_core(config: ModelConfig) -> Core:
     size, core = config.embedding.size, config.core
-    output = core.output or (size if _tied(config) else None)
+    output = config.core_output
     if output is not None and not isinstance(config.dual, DualConfig):
         _check_tied(config, "core.output", output)
     built = CORES[type(core)](core, size, output)
@@ -178,14 +177,9 @@ def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:
     return Dual(config.dual, config.embedding.size, hidden, size)
 
 
-def _tied(config: ModelConfig) -> bool:
-    """Return True if the output weights are the embedding's."""
-    return isinstance(config.head, SoftmaxConfig) and config.head.tied
-
-
 def _check_tied(config: ModelConfig, setting: str, value: int) -> None:
     size = config.embedding.size
-    if _tied(config) and value != size:
+    if config.tied and value != size:
         raise UserError(
             f"the softmax is tied to the embedding, of size {size}, so model.{setting} must be {size} or none, "
             f"not {value}; or set {off('model.head.tied')}"

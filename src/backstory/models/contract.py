@@ -144,6 +144,8 @@ class Core(nn.Module, ABC):
     capabilities: Capabilities = Capabilities()
     input_size: int | None = None
     output_size: int
+    auxiliary_weight: float = 0.0
+    """Weight in the training loss of each of the `inner_levels` of its output."""
     __call__ = diagnosed(_check_core)(nn.Module.__call__)
 
     @abstractmethod
@@ -192,6 +194,11 @@ class Core(nn.Module, ABC):
         raise UserError(
             f"a core of kind {config.kind} has no setting {setting} that can change after training; remove it"
         )
+
+    @classmethod
+    def memory_options(cls, config: CoreConfig) -> tuple[str, ...]:
+        """Return the names of the options of a config that are on and that take memory: what to turn off where it is short."""
+        return ()
 
     def extra_activations(self, steps: int) -> float:
         """Estimate the numbers that training stores for a token of a segment of `steps`, beside the outputs of matrices.

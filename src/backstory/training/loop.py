@@ -109,7 +109,7 @@ class Trainer:
         """Return the tokens of the whole training, if fine-tuning does not end early, and those trained on so far."""
         progress, settings, segments = self.progress, self.config.training, len(self.batches.bounds)
         epoch = self.epoch_tokens()
-        if stages.has_length(settings):
+        if settings.has_length:
             steps = stages.total_steps(progress, settings) or (self._fitting_steps() if progress.step else segments)
             return epoch * steps // segments, epoch * progress.step // segments
         total = epoch * stages.last_epoch(progress, settings)
@@ -316,7 +316,8 @@ class Trainer:
 
     def _apply_stage(self) -> None:
         """Give the objective and the model the settings of the stage."""
-        self.objective = build_objective(self.config, stages.adversarial(self.progress, self.config.model))
+        adversarial = stages.adversarial(self.progress, self.config.model)
+        self.objective = build_objective(self.config, adversarial, self.model.core.auxiliary_weight)
         self.model.embedding.noise = stages.embedding_noise(self.progress, self.config.model)
 
     def _advance_stage(self) -> None:

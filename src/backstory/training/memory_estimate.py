@@ -11,6 +11,7 @@ import torch
 from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError
 from backstory.config.errors import NoMemory, off
 from backstory.models import Precision, count_parameters, outline
+from backstory.models.cores import CORES
 from backstory.models.devices import available, shown_bytes
 from backstory.models.kernels.linear_log_prob import CHUNK
 from backstory.training.distributed import Ranks
@@ -66,8 +67,8 @@ def check_memory(
         if total < math.inf
         else "more memory than can be counted"
     )
-    links = f", or set {off('model.core.link')}" if _unlinked(config, text, precision) < total / 2 else ""
-    raise NoMemory(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value}){links}")
+    options = "".join(f", or set {off(option)}" for option in _to_turn_off(config, text, precision, total / 2))
+    raise NoMemory(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value}){options}")
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
@@ -120,12 +121,14 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
     return min(row, max(settings.minimum_segment, settings.segment + int(3 * settings.segment_deviation)))
 
 
-def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
-    """Return bytes of a step without links between the slots of an external memory; infinite where there are none."""
-    if not getattr(config.model.core, "link", False):
-        return math.inf
-    model = dataclasses.replace(config.model, core=dataclasses.replace(config.model.core, link=False))  # type: ignore
-    return sum(estimate(dataclasses.replace(config, model=model), text, precision).values())
+def _to_turn_off(config: RunConfig, text: Text, precision: Precision, most: float) -> Iterator[str]:
+    """Yield the options of the core without which a step takes less than so many bytes."""
+    core: Any = config.model.core
+    kind: Any = CORES[type(core)]
+    for option in kind.memory_options(core):
+        model = dataclasses.replace(config.model, core=dataclasses.replace(core, **{option: False}))
+        if sum(estimate(dataclasses.replace(config, model=model), text, precision).values()) < most:
+            yield f"model.core.{option}"
 
 
 def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from backstory.config import NoBufferConfig, RewardConfig, RunConfig, TrellisConfig, UserError
+from backstory.config import NoBufferConfig, RewardConfig, RunConfig
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.evaluation.metrics.gate_statistics import LEAST, reward
 from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
@@ -155,24 +155,14 @@ class GatedLikelihood(Likelihood):
         return loss, {name: value.detach() for name, value in figures.items()}
 
 
-def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
-    """Return the objective of a run, with a radius for adversarial training.
-
-    Raises UserError for an auxiliary loss if no level below the last predicts.
-    """
+def build_objective(config: RunConfig, adversarial: float, auxiliary: float = 0.0) -> Likelihood:
+    """Return the objective of a run, with a radius for adversarial training and the core's weight of an auxiliary loss."""
     settings = config.training
-    core = config.model.core
-    level_weight = core.auxiliary_weight if isinstance(core, TrellisConfig) else 0.0
-    if isinstance(core, TrellisConfig) and level_weight and not (core.auxiliary and core.auxiliary < core.levels):
-        raise UserError(
-            "model.core.auxiliary_weight is the loss of inner levels, and none of this model's predicts; set "
-            "model.core.auxiliary below its levels, or the weight to 0"
-        )
     l2, buffer = (settings.activation_l2, settings.temporal_l2), config.model.buffer
     if isinstance(buffer, NoBufferConfig):
-        objective = Likelihood(*l2, adversarial, level_weight)
+        objective = Likelihood(*l2, adversarial, auxiliary)
     else:
-        objective = GatedLikelihood(*l2, adversarial, buffer.gate.reward, level_weight)
+        objective = GatedLikelihood(*l2, adversarial, buffer.gate.reward, auxiliary)
     if settings.answer_loss_only:
         objective.figures = (*objective.figures, ANSWER_SHARE)
     return objective

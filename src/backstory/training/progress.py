@@ -192,7 +192,7 @@ def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: b
     progress.history.append(nats)
     progress.waited = 0 if best else progress.waited + 1
     plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
-    by_epoch = settings.schedule == "step" and not has_length(settings)
+    by_epoch = settings.schedule == "step" and not settings.has_length
     if plateau or (by_epoch and progress.epoch in settings.decay_epochs):
         progress.rate_factor *= settings.decay_factor
         progress.waited = 0
@@ -214,7 +214,7 @@ def finetuning_due(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if fine-tuning is next."""
     if progress.finetuning or not settings.finetune_epochs:
         return False
-    over = stage_is_over(progress, settings) if has_length(settings) else progress.epoch > settings.epochs
+    over = stage_is_over(progress, settings) if settings.has_length else progress.epoch > settings.epochs
     return over or stopped_early(progress, settings)
 
 
@@ -230,17 +230,12 @@ def finished(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if nothing is left to train. The history of fine-tuning counts its epochs, as it began with them."""
     if stopped_early(progress, settings) and not settings.finetune_epochs:
         return True
-    if has_length(settings):
+    if settings.has_length:
         total = total_steps(progress, settings)
         return total is not None and progress.step >= total
     if progress.finetuning:
         return stalled(progress, settings) or len(progress.history) >= settings.finetune_epochs
     return progress.epoch > settings.epochs and not settings.finetune_epochs
-
-
-def has_length(settings: TrainingConfig) -> bool:
-    """Return True if the training ends after so many minutes or steps, not epochs."""
-    return settings.minutes is not None or settings.steps is not None
 
 
 def total_steps(progress: Progress, settings: TrainingConfig) -> int | None:
@@ -312,7 +307,7 @@ def begin_finetuning(progress: Progress) -> None:
 
 def position(progress: Progress, settings: TrainingConfig) -> str:
     """Return the epoch, or the step if the length is not in epochs, with the last one if it is known."""
-    if not has_length(settings):
+    if not settings.has_length:
         return f"epoch {progress.epoch}/{last_epoch(progress, settings)}"
     total = total_steps(progress, settings)
     return f"step {progress.step}" + (f"/{total}" if total is not None else "")

@@ -2,11 +2,13 @@
 
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+from backstory.config.ignored_settings import ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
 from backstory.models import outline
@@ -138,6 +140,20 @@ def check_not_searched(space: tuple[Parameter, ...], recipe: RunConfig, changed:
             continue
         if differs and not parameter.when:
             raise UserError(f"{parameter.name} is given and searched as well; leave it out here, or out of the space")
+
+
+def warn_ignored(space: tuple[Parameter, ...], recipe: RunConfig) -> None:
+    """Warn of the parameters that have no effect in any of so many random draws in which they are searched."""
+    reasons, effective = {}, set()
+    for config in _draws(space, recipe, DRAWS):
+        settings, ignored = to_dict(config), ignored_settings(config)
+        reasons |= ignored
+        effective |= {p.name for p in space if p.name not in ignored and holds(p, settings)}
+    for parameter in space:
+        if parameter.name in reasons.keys() - effective:
+            warnings.warn(
+                f"the space searches {parameter.name}, which has no effect {reasons[parameter.name]}", stacklevel=2
+            )
 
 
 def holds(parameter: Parameter, settings: Settings) -> bool:
@@ -321,15 +337,20 @@ def _check_order(space: tuple[Parameter, ...], source: str) -> None:
 
 def _check_draws(space: tuple[Parameter, ...], recipe: RunConfig, source: str, draws: int) -> None:
     """Raise UserError unless every one of so many random draws can be trained."""
-    rng = random.Random(0)
-    for _ in range(draws):
-        try:
-            config = draw(space, recipe, lambda parameter: rng.choice(parameter.samples))
+    try:
+        for config in _draws(space, recipe, draws):
             check_settings(config.training)
             if outline(config.model, vocabulary_size=2) is None:  # parts that fit together do so with any vocabulary
                 raise UserError("it needs more memory than can be counted")
-        except UserError as error:
-            raise UserError(f"{source}: some of its draws cannot be trained: {error}") from None
+    except UserError as error:
+        raise UserError(f"{source}: some of its draws cannot be trained: {error}") from None
+
+
+def _draws(space: tuple[Parameter, ...], recipe: RunConfig, count: int) -> Iterator[RunConfig]:
+    """Yield random draws, the same ones every time."""
+    rng = random.Random(0)
+    for _ in range(count):
+        yield draw(space, recipe, lambda parameter: rng.choice(parameter.samples))
 
 
 def _decides(kind: str, name: str) -> bool:

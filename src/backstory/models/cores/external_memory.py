@@ -103,6 +103,10 @@ class ExternalMemory(Core):
         else:
             build_machine(replace(config, addressing=value))
 
+    @classmethod
+    def memory_options(cls, config: CoreConfig) -> tuple[str, ...]:
+        return ("link",) if isinstance(config, NeuralComputerConfig) and config.link else ()
+
     @property
     def _links(self) -> bool:
         return isinstance(self.machine, NeuralComputer) and self.machine.link

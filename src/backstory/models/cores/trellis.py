@@ -34,7 +34,7 @@ class Trellis(Core):
     scale_hh: nn.Parameter | None
 
     def __init__(self, config: TrellisConfig, inputs: int, output: int | None = None) -> None:
-        """Raises UserError if a level has fewer units than the output."""
+        """Raises UserError if a level has fewer units than the output, and for an auxiliary loss of no level."""
         super().__init__()
         units = config.hidden
         output = output or units
@@ -43,7 +43,12 @@ class Trellis(Core):
                 f"the output is a part of a level, so model.core.hidden must be at least {output}, not {units}; "
                 f"raise it, or lower model.core.output or the embedding that it is tied to"
             )
-        self.config, self.output_size = config, output
+        if config.auxiliary_weight and not (config.auxiliary and config.auxiliary < config.levels):
+            raise UserError(
+                "model.core.auxiliary_weight is the loss of inner levels, and none of this model's predicts; set "
+                "model.core.auxiliary below its levels, or the weight to 0"
+            )
+        self.config, self.output_size, self.auxiliary_weight = config, output, config.auxiliary_weight
         # Each row of the weights has a length near 1/2, whatever its size: the authors' 0.01 at their 1,250 units.
         deviation = (8 * units) ** -0.5
         self.weight_ih = nn.Parameter(torch.empty(4 * units, 2 * inputs).normal_(0, deviation))
