@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backstory.cli import examine, generate
+from backstory.cli import examine, generate, report
 from backstory.cli.explain import CompareReadersArguments, ExplainArguments
 from backstory.cli.mistakes import settings
 from backstory.reports import passage_html, render, result_from
@@ -41,7 +41,10 @@ def test_keys_and_flags_are_those_that_there_are() -> None:
     assert all(f"| {row} |" in PAGE for row in ("← →", "↑ ↓", "Home, End", "Escape", "Tab"))
     known = {
         setting.name
-        for verb in (ExplainArguments, CompareReadersArguments, generate.GenerateArguments, examine.ExamineArguments)
+        for verb in (
+            *(ExplainArguments, CompareReadersArguments, generate.GenerateArguments),
+            *(examine.ExamineArguments, report.ReportArguments),
+        )
         for setting in settings(verb)
     }
     assert set(re.findall(r"(?<![\w-])--[a-z]+", PAGE)) - {"--out"} <= known
