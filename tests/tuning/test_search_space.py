@@ -1,6 +1,7 @@
 """A space is checked to its last value before anything is trained, and a draw of it is a recipe with its values put in."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -219,5 +220,11 @@ def test_a_searched_setting_that_never_has_an_effect_is_named() -> None:
     with pytest.warns(
         UserWarning, match=r"the space searches training\.decay_patience, which has no effect with"
     ) as caught:
-        warn_ignored(space, RECIPE)
-    assert len(caught) == 1
+        warn_ignored(space, RECIPE, {"training.decay_epochs": "--x", "training.trigger": "--y"})
+    assert len(caught) == 1  # decay_epochs is off, and the trigger has an effect
+    with pytest.warns(UserWarning, match="--z has no effect without fine-tuning; set training.finetune_epochs"):
+        warn_ignored(
+            checked(schedule),
+            replace(RECIPE, training=replace(RECIPE.training, finetune_learning_rate=1.0)),
+            {"training.finetune_learning_rate": "--z"},
+        )

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
+from backstory.cli.short_flags import typed_settings
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
 from backstory.config.strict import between
@@ -77,9 +78,11 @@ def run(arguments: Sequence[str]) -> int:
 
     announce(f"planning a sweep of {recipe} over {args.space}")
     from backstory.reports.phrases import search_summary
+    from backstory.tuning.space import warn_ignored
     from backstory.tuning.sweeps import PlannedSweep
 
     planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
+    warn_ignored(planned.space, args.config, typed_settings(arguments))
     result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result.figures
     if args.json:

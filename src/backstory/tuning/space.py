@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
-from backstory.config.ignored_settings import ignored_settings
+from backstory.config.ignored_settings import OFF, ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
 from backstory.models import outline
@@ -142,18 +142,18 @@ def check_not_searched(space: tuple[Parameter, ...], recipe: RunConfig, changed:
             raise UserError(f"{parameter.name} is given and searched as well; leave it out here, or out of the space")
 
 
-def warn_ignored(space: tuple[Parameter, ...], recipe: RunConfig) -> None:
-    """Warn of the parameters that have no effect in any of so many random draws in which they are searched."""
+def warn_ignored(space: tuple[Parameter, ...], recipe: RunConfig, flags: Mapping[str, str]) -> None:
+    """Warn of parameters and of settings given by flags that have no effect in any random draw; `flags` are by setting."""
     reasons, effective = {}, set()
     for config in _draws(space, recipe, DRAWS):
         settings, ignored = to_dict(config), ignored_settings(config)
         reasons |= ignored
-        effective |= {p.name for p in space if p.name not in ignored and holds(p, settings)}
-    for parameter in space:
-        if parameter.name in reasons.keys() - effective:
-            warnings.warn(
-                f"the space searches {parameter.name}, which has no effect {reasons[parameter.name]}", stacklevel=2
-            )
+        effective |= ({p.name for p in space if holds(p, settings)} | flags.keys()) - ignored.keys()
+    searched = {p.name: f"the space searches {p.name}, which" for p in space}
+    for name, subject in (dict(flags) | searched).items():
+        without_effect = name in reasons.keys() - effective
+        if without_effect and (name in searched or lookup(to_dict(recipe), name) not in (*OFF, [])):
+            warnings.warn(f"{subject} has no effect {reasons[name]}", stacklevel=2)
 
 
 def holds(parameter: Parameter, settings: Settings) -> bool:

@@ -79,7 +79,6 @@ class PlannedSweep:
         source = space_name if space_name != stem else f"space {space_name}"
         parameters = spaces.parameters(space, recipe, source)
         spaces.check_not_searched(parameters, recipes.load(recipe_name), recipe)
-        spaces.warn_ignored(parameters, recipe)
         folder = SweepFolder(out or Path("runs") / f"sweep-{Path(recipe_name).stem}-{stem}")
         url, line = None if storage is None else hidden(storage), command()
         sweep = Sweep(new_study(), url, Path(recipe_name).stem, stem, space, recipe, line and hidden(line))
