@@ -213,6 +213,18 @@ def test_a_folder_leaves_out_what_is_no_text_and_says_so(tmp_path: Path) -> None
         prepared(tmp_path)
 
 
+def test_records_among_the_texts_of_a_folder_are_cut_and_the_texts_dealt(tmp_path: Path) -> None:
+    for i in range(30):
+        (tmp_path / f"{i:02}.txt").write_text(f"document number {i}\n")
+    alone = prepared(tmp_path)
+    lines = "".join(json.dumps({"text": f"record {i:03}"}) + "\n" for i in range(200))
+    (tmp_path / "15b.jsonl").write_text(lines)  # in the middle: the texts after it are dealt as before
+    data = prepared(tmp_path)
+    for split, records in zip(SPLITS, (180, 10, 10), strict=True):
+        assert len(data.splits[split].documents) == len(alone.splits[split].documents) + records
+    assert "to test, the files of records cut into 90, 5 and 5 percent" in data.provenance
+
+
 def test_a_folder_as_one_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "b.jsonl").write_text(LINES)

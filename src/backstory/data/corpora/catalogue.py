@@ -182,17 +182,31 @@ def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     titled = [reader.source(file, str(file.relative_to(path).with_suffix(""))) for file in files]
     if whole:
         return Corpus(name, "regex", f"the folder {name}, {len(files):,} files{left_out}", {"text": titled})
+    how, sources = _dealt(titled)
+    return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
+
+
+def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
+    """Return how the files of a folder are split, in words, and the splits.
+
+    A text is a document, unless there are too few to deal out. A file of records holds many documents and is cut: dealt whole,
+    most of a folder could end up in one split.
+    """
+    records = [f.documents is not None and len(f.documents) >= len(SPLITS) for f in files]
+    few = records.count(False) < len(SPLITS)
     sources: dict[str, list[Source]] = {split: [] for split in SPLITS}
-    if len(files) < len(SPLITS):
-        for source in titled:
+    dealt = 0
+    for source, holds_records in zip(files, records, strict=True):
+        if holds_records or few:
             for split, parts in _cut(source).items():
                 sources[split] += parts
-        how = "each file cut into 90, 5 and 5 percent"
-        return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
-    for i, source in enumerate(titled):
-        sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(source)
+        else:
+            sources[{0: "valid", 1: "test"}.get(dealt % 20, "train")].append(source)
+            dealt += 1
+    if few:
+        return "each file cut into 90, 5 and 5 percent", sources
     how = "a document a file, every 20th to valid and the one after each of these to test"
-    return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
+    return how + (", the files of records cut into 90, 5 and 5 percent" if any(records) else ""), sources
 
 
 def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], Counter[str]]:
