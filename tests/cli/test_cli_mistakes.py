@@ -22,6 +22,7 @@ RECALL = f"train demo --corpus recall --text.minimum-count 1 --out new {' '.join
 MISTAKES = [
     # Verbs.
     ("trian demo", r"there is no command 'trian' \(did you mean 'train'\?\); `backstory --help`"),
+    ("compare run run", r"there is no command 'compare'; `backstory explain reading RUN --against READER_OR_RUN`"),
     ("--versoin", r"there is no command '--versoin'; `backstory --help`"),
     ("reader", r"`backstory reader \{statistics, tune, train, audit\}"),
     ("reader adit run", r"'?backstory reader adit`? \(did you mean 'audit'\?\)"),
@@ -37,6 +38,8 @@ MISTAKES = [
     ("generate", r"^name the run's folder: `backstory generate RUN`$"),
     ("explain", r"^name the explanation first: `backstory explain NAME RUN`; NAME is one of surprisal, reading, "),
     ("explain run", r"^name the explanation first: .* NAME is one of surprisal, reading, buffer"),
+    ("explain surprisal run -", r"^unexpected argument '-'; a text is given as --text -$"),
+    ("explain surprisal run good.txt", r"^unexpected argument 'good.txt'; a text is given as --text good.txt$"),
     ("explain surprisal", r"^name the run's folder: `backstory explain NAME RUN`$"),
     ("reader audit", r"^name the run's folder: `backstory reader audit RUN`$"),
     ("report", r"name at least one run folder: `backstory report"),
@@ -128,7 +131,7 @@ MISTAKES = [
     ),
     (f"{TRAIN} --text.recall.facts 0.1", r"text.recall.facts is for the corpus recall, and the corpus is good.txt"),
     ("data show good.txt --algorithm.no-new-each-epoch", r"text.algorithm.new_each_epoch is for the corpus copy or "),
-    ("data show good.txt --text.lowercase", r"did you mean '--lowercase'"),
+    ("data show good.txt --text.lowercas", r"did you mean '--lowercase'"),
     ("data show good.txt --corpus good.txt", r"there is no flag --corpus"),
     (f"{EVALUATE} --tyro-write-completion bash here", r"there is no flag --tyro-write-completion"),
     (f"{EVALUATE} --tyro_print_completion fsh", r"there is no flag --tyro-print-completion"),

@@ -62,14 +62,19 @@ def main(arguments: Sequence[str]) -> int:
     return dispatch("data", ACTIONS, arguments)
 
 
+def _short(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--text.field` as `--field`: other commands and messages call the settings so."""
+    return [f"--{a.removeprefix('--text.')}" if a.startswith("--text.") else a for a in arguments]
+
+
 def show(arguments: Sequence[str]) -> int:
     """Tokenize the corpus and print its figures."""
-    return _figures(parse(ShowCorpusArguments, arguments, "data show"))
+    return _figures(parse(ShowCorpusArguments, _short(arguments), "data show"))
 
 
 def prepare(arguments: Sequence[str]) -> int:
     """Download the corpus if it is missing, tokenize it and print its figures."""
-    args = parse(PrepareCorpusArguments, arguments, "data prepare")
+    args = parse(PrepareCorpusArguments, _short(arguments), "data prepare")
 
     from backstory.data import CORPORA, fetch
 

@@ -84,7 +84,7 @@ def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Resu
 
 
 def _text_name(args: EvaluateArguments) -> str:
-    return args.text or args.split or "test"
+    return "standard input" if args.text == "-" else args.text or args.split or "test"
 
 
 def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:

@@ -92,6 +92,10 @@ def _run(arguments: list[str]) -> int:
 
         print(f"backstory {version('backstory')}")
         return 0
+    if verb == "compare":  # the function of that name in Python
+        raise UserError(
+            "there is no command 'compare'; `backstory explain reading RUN --against READER_OR_RUN` compares"
+        )
     check_name(verb, VERBS, "command", "backstory --help")
     try:
         os.getcwd()

@@ -237,6 +237,10 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
             return f'unexpected argument {extra!r}; a prompt stands in quotes: `{usage} --prompt "THE WORDS"`'
         if verb == "read":
             return f"unexpected argument {extra!r}; it reads standard input: `{usage} < {pasted(extra)}`"
+        if verb == "explain" and (extra == "-" or Path(extra).exists()):
+            return (
+                f"unexpected argument {extra!r}; a text is given as --text {extra if extra == '-' else pasted(extra)}"
+            )
         if verb.endswith(" RECIPE") and Path(extra).exists():
             return f"unexpected argument {extra!r}; a text is given as --corpus {pasted(extra)}"
         return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
