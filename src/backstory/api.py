@@ -15,15 +15,24 @@ from backstory.config.arguments import checked, described
 from backstory.config.errors import shown
 from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
 from backstory.config.strict import conforming
-from backstory.context import ExaminationResult, ProcessGroup, Scorer, examine_model, examine_run, examine_runs
+from backstory.context import (
+    EXPERIMENTS,
+    ExaminationResult,
+    ProcessGroup,
+    Scorer,
+    examine_model,
+    examine_run,
+    examine_runs,
+)
 from backstory.data import Dataset, Vocabulary, prepare
+from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generate
 from backstory.evaluation.opening import open_evaluation
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
-from backstory.readers import Reader, StaticReader
+from backstory.readers import READERS, Reader, StaticReader
 from backstory.reports import write
 from backstory.results import (
     AuditRecord,
@@ -35,7 +44,7 @@ from backstory.results import (
 )
 from backstory.results.evaluation_record import EpochRecord
 from backstory.runs.run import Run, is_elsewhere, open_run
-from backstory.runs.run_folder import Mode
+from backstory.runs.run_folder import Mode, RunFolder
 from backstory.training import fit
 
 __all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "load", "report", "train"]
@@ -98,6 +107,10 @@ def train(
         if name is None:
             raise UserError("a RunConfig has no name to call the run by; give out=FOLDER")
         out = name if name.is_dir() else Path("runs") / name.stem
+    if mode == "new" and RunFolder(Path(out)).config.is_file():
+        raise UserError(
+            f"{out} holds a run; mode='resume' goes on, mode='overwrite' starts again, or choose another out"
+        )
     return fit.train(
         config,
         out,
@@ -260,6 +273,7 @@ def examine(
         if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
             options["corpus"] = str(_path_or_none(corpus))
         elif corpus is not None:
+            _refuse_name(corpus)
             requested = _path_or_none(corpus)
         return examine_run(source, _examine_options(experiment, options), text=requested, **process)
     if text is not None:
@@ -342,6 +356,10 @@ def compare(
         >>> print(result.figures.comparisons[0].gain)  # nats per token
     """
     others = [against] if isinstance(against, str | Path) else against
+    if isinstance(reader, str) and os.path.isdir(reader):
+        raise UserError(
+            f"{reader} is a folder, not a reader; to compare with another run: 'static', against={reader!r}"
+        )
     readers = (reader,) if isinstance(reader, str) else tuple(reader)
     requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **_plain(options))
     return compare_readers(_open(run, tokenizer), requested, text=_text(text), progress=progress)
@@ -388,15 +406,27 @@ def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
     """Return a text of one's own as a path, or as a file open for bytes.
 
     A string is the text itself if it has white space and names no file. Raises UserError for one line that ends like the name
-    of a file that is not there.
+    of a file that is not there, and for the name of a split, a reader or an experiment.
     """
     if not isinstance(text, str):
         return text
-    if not re.search(r"\s", text) or os.path.exists(text):
+    if os.path.exists(text):
+        return Path(text)
+    if not re.search(r"\s", text):
+        _refuse_name(text)
         return Path(text)
     if "\n" not in text and _FILE_NAME.search(text):
         raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
     return _Text(text.encode())
+
+
+def _refuse_name(text: object) -> None:
+    """Raise UserError for the name of a split, a reader or an experiment in the place of a text."""
+    kinds = {"split": SPLITS, "reader": READERS, "experiment": EXPERIMENTS}
+    if not isinstance(text, str) or os.path.exists(text):
+        return
+    if option := next((kind for kind, names in kinds.items() if text in names), None):
+        raise UserError(f"there is no file {shown(text)}; give the {option} by its name: {option}={text!r}")
 
 
 class _Text(io.BytesIO):

@@ -75,6 +75,18 @@ def test_a_recipe_is_settings() -> None:
         bs.recipe("demoo")
 
 
+def test_a_mistake_names_the_argument_that_was_meant(run_copy: Path, desk: Path) -> None:
+    for mistaken, hint in (
+        (lambda: bs.evaluate("run", "valid"), "split='valid'"),
+        (lambda: bs.evaluate("run", "cache"), "reader='cache'"),
+        (lambda: bs.examine("run", "truncate"), "experiment='truncate'"),
+        (lambda: bs.train("demo", "run", corpus="nowhere.txt"), "run holds a run; mode='resume' goes on"),
+        (lambda: bs.compare("run", "run"), "run is a folder, not a reader; .* against='run'"),
+    ):
+        with pytest.raises(UserError, match=hint):
+            mistaken()
+
+
 def test_mistakes_are_user_errors(desk: Path) -> None:
     for mistaken in (
         lambda: bs.load("nowhere"),
