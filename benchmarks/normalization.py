@@ -36,7 +36,7 @@ def main() -> None:
     given = parser.parse_args()
     opened = open_evaluation(given.run, EvalOptions(split="valid", allow_unknown=True))
     model = opened.run.model
-    statistics = load_statistics(given.run / SAVED, opened.run.weights_hash, "all", given.run)
+    statistics = load_statistics(given.run / SAVED, opened.run.weights_hash, "all", str(given.run))
     ids, first = opened.split.ids[: given.tokens], opened.dataset.vocabulary.start
     start = DynamicSettings(rate=given.rate, segment=given.segment)
     shares, rows = {}, []

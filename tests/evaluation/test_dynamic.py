@@ -288,18 +288,18 @@ def test_statistics_are_of_the_model_they_were_collected_of(tmp_path: Any) -> No
     model = lstm()
     found = statistics(model)
     save_statistics(tmp_path, found)
-    again = load_statistics(tmp_path, weights_hash(model), "all", tmp_path)
+    again = load_statistics(tmp_path, weights_hash(model), "all", str(tmp_path))
     assert all(torch.equal(again.mean_square[n], v) for n, v in found.mean_square.items())
     assert again.collected == found.collected
     with torch.no_grad():
         model.head.bias.add_(1e-3)
     with pytest.raises(UserError, match="statistics of other weights"):
-        load_statistics(tmp_path, weights_hash(model), "all", tmp_path)
+        load_statistics(tmp_path, weights_hash(model), "all", str(tmp_path))
     with pytest.raises(UserError, match="--moving low-rank:2"):
-        load_statistics(tmp_path, weights_hash(model), "low-rank:2", tmp_path)
+        load_statistics(tmp_path, weights_hash(model), "low-rank:2", str(tmp_path))
     (tmp_path / "statistics" / "mean_square.safetensors").write_bytes(b"x")
     with pytest.raises(UserError, match="collect them with"):
-        load_statistics(tmp_path, weights_hash(lstm()), "all", tmp_path)
+        load_statistics(tmp_path, weights_hash(lstm()), "all", str(tmp_path))
 
 
 def test_statistics_that_fit_each_other_but_not_the_model_are_refused() -> None:

@@ -441,9 +441,10 @@ def test_what_does_not_go_together(
     assert "the corpus recall is synthetic and has its own tokens" in mistake(
         capsys, "evaluate", name, "--corpus", "recall"
     )
-    assert "has no statistics of training gradients yet" in mistake(
-        capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2"
-    )
+    assert (
+        f"{name} has no statistics of training gradients yet; collect them once with `backstory reader statistics {name} "
+        "--corpus NAME --moving low-rank:2`, or do without them: --reader dynamic:rule=sgd,rate=0.0001"
+    ) in mistake(capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2")
     assert "leave --save out" in mistake(capsys, "generate", name, "--save")
     assert "control of a span buffer" in mistake(
         capsys, "evaluate", name, text, "--reader", "shuffled-buffer", "--batch-size", "2"

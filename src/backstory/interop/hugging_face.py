@@ -88,10 +88,16 @@ class HuggingFaceRun(Run):
     """True if it was exported from Backstory with its vocabulary, which then encodes texts."""
     revision: dict[str, str] = field(default_factory=dict)
     """The revision that was named, if any, and its commit: as results record it."""
+    source: str = f"{PREFIX}FOLDER"
+    """`hf:` and the path or the name that it was loaded by; a model in memory has to be saved first."""
 
     @property
     def name(self) -> str:
         return self.called
+
+    @property
+    def argument(self) -> str:
+        return self.source
 
     @property
     def results(self) -> None:
@@ -161,7 +167,9 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     if options.revision is not None:
         commit = _fetched(source, local_files_only=True, revision=options.revision).name
         revision = {"revision": options.revision, "commit": commit}
-    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None, revision)
+    return HuggingFaceRun(
+        folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None, revision, name
+    )
 
 
 def check_pieces(vocabulary: Vocabulary, model: LanguageModel, name: str) -> None:

@@ -179,17 +179,20 @@ def statistics_name(moving: str) -> str:
     return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
 
 
-def load_statistics(folder: Path, weights: str, moving: str, run: Path) -> Statistics:
+def load_statistics(folder: Path, weights: str, moving: str, run: str) -> Statistics:
     """Load the statistics of a model from a folder of readers' files.
 
-    Raises UserError if there are none, or they are of other `weights` (their hash).
+    Raises UserError if there are none, or they are of other `weights` (their hash). `run` is the model as a command takes it.
     """
     path, again = folder / statistics_name(moving), "collect them with `backstory reader statistics RUN`"
     if not path.exists():
         more = f" --moving {moving}" if moving.startswith("low-rank") else ""
+        without = ""
+        if run.startswith("hf:"):
+            more, without = f" --corpus NAME{more}", ", or do without them: --reader dynamic:rule=sgd,rate=0.0001"
         raise UserError(
             f"{run} has no statistics of training gradients yet; collect them once with "
-            f"`backstory reader statistics {pasted(run)}{more}`"
+            f"`backstory reader statistics {pasted(run)}{more}`{without}"
         )
     try:
         checkpoint = read_checkpoint(path)

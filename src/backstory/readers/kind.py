@@ -35,7 +35,7 @@ class BuildContext:
         """Return the run's statistics of the weights that move, read from its folder once. Raises UserError."""
         self.run.check_as_trained("statistics of training gradients are")
         if moving not in self.loaded:
-            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.folder)
+            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.argument)
         return self.loaded[moving]
 
     def wrapped(self) -> Reader:

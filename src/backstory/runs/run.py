@@ -122,6 +122,11 @@ class Run:
         return self.folder.name
 
     @property
+    def argument(self) -> str:
+        """The run as a command takes it."""
+        return str(self.folder)
+
+    @property
     def results(self) -> Path | None:
         """The folder of results by default; None for a model from elsewhere."""
         return self.folder

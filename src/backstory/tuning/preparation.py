@@ -202,7 +202,7 @@ def train_learned(
             f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
         )
     _check_run(run)
-    statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.folder)
+    statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.argument)
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,

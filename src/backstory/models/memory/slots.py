@@ -53,7 +53,7 @@ class Slots:
         self.memory = _Written.apply(self.memory, weights, erase, vector, retention)  # type: ignore[assignment]
 
     def read(self, weights: Tensor) -> Tensor:
-        """Return eM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
+        """Return EM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
         return torch.bmm(weights, self.memory)
 
     def follow(self, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
