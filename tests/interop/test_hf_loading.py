@@ -199,7 +199,9 @@ def test_statistics_and_settings_are_kept_in_the_cache(
     assert not (folder / "readers").exists()
 
 
-def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_examination_folds_pieces_into_words(
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--corpus", str(text), "--maximum-context", "20", "--targets", "30", "--split", "train"]
     assert main(["examine", f"hf:{folder}", *options, "--precision", "float32", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -208,6 +210,12 @@ def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys
     assert [c["context"] for c in figures["conditions"]] == [5, 10, 20]
     assert main(["examine", f"hf:{folder}", *options]) == 0
     assert "contexts are in words" in capsys.readouterr().out
+    # Two of them are a set, although nobody knows the seeds that they were trained with.
+    other = shutil.copytree(folder, tmp_path / "other")
+    assert main(["examine", f"hf:{folder}", f"hf:{other}", *options, "--json"]) == 0
+    together = json.loads(capsys.readouterr().out)
+    assert [one["nats"] for one in together["figures"]["models"]] == [figures["baseline"]["nats"]] * 2
+    assert together["provenance"]["seed"] == [None, None]
 
 
 @pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])

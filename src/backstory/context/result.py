@@ -291,7 +291,6 @@ def _missing(examination: ExaminationResult) -> str | None:
         "figures.reader": figures.reader,
         "figures.seed": figures.seed,
         "provenance.corpus": origin.corpus,
-        "provenance.seed": origin.seed,
         "provenance.seconds": origin.seconds,
     }
     return next((name for name, value in needed.items() if value is None), None)
@@ -318,7 +317,7 @@ def _set_name(names: Sequence[str]) -> str:
     """Return the name of a set of models: what their names begin with, and how many they are."""
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     shared = re.sub(r"[-_. ]*(seed)?[-_. ]*$", "", "".join(letters[0] for letters in alike))
-    return f"{shared} ({len(names)} models)" if shared else " + ".join(names)
+    return f"{shared} ({len(names)} models)" if shared not in ("", "hf:") else " + ".join(names)
 
 
 @checked()
