@@ -10,6 +10,7 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import pasted
+from backstory.config.formats import duration
 from backstory.config.strict import between
 
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         print(*planned.known_lines, budget, sep="\n")
         width = max(len(job.run.name) for job in selected)
         for job in selected:
-            print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
+            print(f"  {job.run.name:<{width}} {job.state:<8} {duration(60 * job.minutes_left):>14}")
         return 0
     planned.run(args.processes, args.data_dir)
 

@@ -105,7 +105,7 @@ class Reproduction:
         together = min(processes, len(selected) - done)
         time = duration(60 * minutes_to_go(selected, together))
         return (
-            f"{head}, {done} finished; about {hours:.2f} {HOURS[self.scale]} to go, {basis}: "
+            f"{head}, {done} finished; about {hours:,.{2 if hours < 100 else 0}f} {HOURS[self.scale]} to go, {basis}: "
             f"{time} with {together} {'process' if together == 1 else 'processes'}"
         )
 
