@@ -17,7 +17,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from backstory.cli import help_page
-from backstory.cli.mistakes import NONE, explain, takes_all_settings
+from backstory.cli.mistakes import NONE, explain, repetition, takes_all_settings
 from backstory.cli.short_flags import expanded
 from backstory.config import UserError, nearest, pasted, recipes, validate
 from backstory.config.errors import check_utf8
@@ -55,6 +55,9 @@ def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None 
             parsed = tyro.cli(marked, args=typed, registry=RULES, **options)
     except SystemExit:
         raise UserError(explain(kind, arguments, verb, default)) from None
+    # The last of several settings of a run wins, as in a recipe; of a text or an experiment, none is to be dropped in silence.
+    if not takes_all_settings(kind) and (problem := repetition(kind, typed, default)):
+        raise UserError(problem)
     _validate(parsed)
     return parsed
 
@@ -112,7 +115,9 @@ def announce(work: str, *runs: Path, slow: str = "torch") -> None:
     Raises UserError where a run that it works on is absent.
     """
     for run in runs:
-        if not str(run).startswith("hf:"):
+        if str(run).startswith("hf:"):
+            recipes.check_source_exists(str(run).removeprefix("hf:"))
+        else:
             recipes.check_run_exists(run)
     if sys.modules.get(slow) is None and first_here():
         print(f"backstory: {work}", file=sys.stderr)

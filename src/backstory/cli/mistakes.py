@@ -3,7 +3,7 @@
 import dataclasses
 import types
 import typing
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -150,6 +150,19 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
     return _misplaced([s for s in known if s.positional], positional, verb)
 
 
+def repetition(kind: type, arguments: Sequence[str], default: Any = None) -> str:
+    """Return a message for a flag that takes one value and is typed more than once; else an empty string."""
+    names = Counter(a.partition("=")[0].replace("_", "-") for a in arguments if _is_flag(a))
+    repeated = {name for name, count in names.items() if count > 1}
+    for setting in settings(kind, default) if repeated else ():
+        if setting.name in repeated and not setting.repeated and setting.kind is not bool:
+            return (
+                f"{setting.name} is given {names[setting.name]} times; give it once"
+                + ", with all values" * setting.listed
+            )
+    return ""
+
+
 def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterator[str]:
     """Yield `--model.core.kind mogrifier` for each other kind of a part of `default` that has this flag."""
     for name, inner, marks in _fields(kind):
@@ -243,5 +256,9 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
             )
         if verb.endswith(" RECIPE") and Path(extra).exists():
             return f"unexpected argument {extra!r}; a text is given as --corpus {pasted(extra)}"
+        if verb.startswith("explain") and Path(extra).is_file():
+            return f"unexpected argument {extra!r}; a text is given as --text {pasted(extra)}"
         return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
+    if len(values) > 1 and any(s.listed for s in positions):
+        return f"unexpected argument '{values[-1]}'; what is read stands together, and a flag has one value: `{usage}`"
     return f"the command line cannot be read; `backstory {verb} --help` explains"

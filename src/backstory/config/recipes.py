@@ -1,6 +1,7 @@
 """YAML files that come with the package (recipes, suites, search spaces), loaded by name, or a user's own by path."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -141,6 +142,13 @@ def check_run_exists(folder: Path) -> None:
         train = f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
         on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
         raise UserError(train + (f"; a model of Hugging Face is named hf:{folder}" if on_hub else ""))
+
+
+def check_source_exists(source: str) -> None:
+    """Raise UserError where `hf:SOURCE` is neither a folder nor can be a name on the hub."""
+    folder = Path(os.path.expanduser(source))
+    if not source or not (folder.is_dir() or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)):
+        raise UserError(f"there is no folder {source!r}; give hf: with the folder of a model, or its name on the hub")
 
 
 @cache

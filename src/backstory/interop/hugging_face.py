@@ -24,7 +24,7 @@ import torch
 from backstory.config import TextConfig, UserError
 from backstory.config.errors import install_hint
 from backstory.config.options import LoadOptions
-from backstory.config.recipes import merged
+from backstory.config.recipes import check_source_exists, merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic, parts
@@ -138,12 +138,9 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     """
     options = options or LoadOptions(device="cpu")
     source = name.removeprefix(PREFIX)
+    check_source_exists(source)
     path = Path(os.path.expanduser(source))
     local = path.is_dir()
-    if not source or not (local or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)):
-        raise UserError(
-            f"there is no folder {source!r}; give {PREFIX} with the folder of a model, or its name on the hub"
-        )
     if local and options.revision is not None:
         raise UserError(f"--revision is for a name on the hub, and {source} is a folder; remove it")
     with quiet():
@@ -327,7 +324,7 @@ def _unusable(name: str, error: Exception) -> str:
 
 def _first(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+    return lines[0].strip().rstrip(".:") if lines else type(error).__name__
 
 
 def _reachable(endpoint: str) -> bool:
