@@ -49,6 +49,18 @@ def _nats(result: Any) -> float:
     return result.figures.nats_per_token
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # what peft asks
+def test_with_an_adapter_around_it_it_is_read_on_from_its_cache(folder: Path, pair: tuple[Any, Any]) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    model, text = peft.PeftModelForCausalLM(pair[0], config), folder.parent / "cats.txt"
+    run = open_in_memory(model, pair[1], "adapted")
+    adapted = evaluate(run, text=text)
+    merged = evaluate(open_in_memory(model.merge_and_unload(), pair[1]), text=text)  # changes the shared weights
+    assert run.model.way == "blocks"
+    assert _nats(adapted) == pytest.approx(_nats(merged), rel=1e-5) != _nats(evaluate(f"hf:{folder}", text=text))
+
+
 def test_its_name_is_the_one_it_was_loaded_by(folder: Path, pair: tuple[Any, Any]) -> None:
     assert open_in_memory(*pair).name == str(folder)
 

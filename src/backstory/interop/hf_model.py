@@ -286,7 +286,9 @@ class HuggingFaceModel(LanguageModel):
         self.row_by_row = False
         """True if single tokens are read a row at a time, as the model's own code fails with several rows."""
         self.layout: Layout | None = None
-        named = set(inspect.signature(causal.forward).parameters)
+        # A model around another, as peft makes it, hands on what it does not name.
+        inner: Any = getattr(causal, "get_base_model", lambda: causal)()
+        named = set(inspect.signature(inner.forward).parameters)
         self.cache_name = next((name for name in CACHES if name in named), None)
         self.use_way("whole")
 

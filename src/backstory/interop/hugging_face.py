@@ -210,7 +210,7 @@ def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
 
 
 def _local(folder: Path, name: str, options: LoadOptions) -> tuple[Any, Any]:
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file():  # what is refused as an adapter below
         raise UserError(
             f"{folder} holds no Hugging Face model (no config.json); give a folder that save_pretrained made"
         )
