@@ -237,7 +237,7 @@ def test_a_model_is_had_without_a_folder(tiny_run: Path) -> None:
     ("arguments", "says"),
     [
         (["nowhere"], "there is no run folder nowhere"),
-        (["other"], "other is no run folder"),
+        (["other"], "other is not a run folder"),
         (["run", "--out", "other"], "other exists; choose another folder with --out, or remove it"),
         (["run", "--out", "file"], "file exists"),
         (["run", "--out", "file/below"], "cannot write to file"),

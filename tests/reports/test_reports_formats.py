@@ -39,7 +39,7 @@ def test_a_report_replaces_only_a_report(ending: str, run: Any, tmp_path: Path) 
     write([folder], out)
     assert out.read_text() == first
     out.write_text("my own notes\n")
-    with pytest.raises(UserError, match="is no page of Backstory"):
+    with pytest.raises(UserError, match="is not a page of Backstory"):
         write([folder], out)
 
 

@@ -393,7 +393,7 @@ def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
 def test_a_file_that_is_no_page_of_ours_is_kept(run: Any, tmp_path: Path, content: str) -> None:
     folder, out = run(), tmp_path / "notes.html"
     out.write_text(content)
-    with pytest.raises(UserError, match=r"notes.html exists and is no page of Backstory; .* or --overwrite"):
+    with pytest.raises(UserError, match=r"notes.html exists and is not a page of Backstory; .* or --overwrite"):
         write([folder], out)
     assert out.read_text() == content
     write([folder], out, overwrite=True)

@@ -84,11 +84,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check_resumable(run: str) -> None:
-    """Raise UserError for the path of a run to resume that is no run folder; names and files of recipes pass."""
+    """Raise UserError for the path of a run to resume that is not a run folder; names and files of recipes pass."""
     if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
         return
     if Path(run).exists():
-        raise UserError(f"{run} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
+        raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
     recipes.check_run_exists(Path(run))
 
 

@@ -157,7 +157,7 @@ def generate(
         stack = parse_stack(reader or "static") if session is None else tuple(Layer(layer.name) for layer in layers)
         settings["reader"] = stack_name(stack)
         if loaded.results is None:
-            raise UserError(f"{loaded.name} is no run folder, and a sample is kept in one; leave --save out")
+            raise UserError(f"{loaded.name} is not a run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
         new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
     return chain([known] if echo and known else [], new)

@@ -185,7 +185,9 @@ def check_page(out: Path, overwrite: bool = False) -> None:
             f"{out} is a link; name the place it leads to, or --overwrite to put the page in the link's place"
         )
     if not overwrite and out.exists() and not _is_ours(out):
-        raise UserError(f"{out} exists and is no page of Backstory; choose another place for the page or --overwrite")
+        raise UserError(
+            f"{out} exists and is not a page of Backstory; choose another place for the page or --overwrite"
+        )
 
 
 def _is_ours(path: Path) -> bool:
