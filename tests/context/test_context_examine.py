@@ -190,7 +190,7 @@ def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path
         "maximum_context": 30, "seed": 0, "context": None, "within_documents": False, "near": 50, "tagger": None,
         "unknown_tag_share": None, "batch_size": 1, "pieces_per_word": None, "word_score": None, "window": None,
         "cut_contexts": 0, "unknown_tokens": 0, "unknown_share": 0.0, "out_of_vocabulary_tokens": 0,
-        "out_of_vocabulary_share": 0.0, "out_of_vocabulary_cause": None,
+        "out_of_vocabulary_share": 0.0, "out_of_vocabulary_cause": None, "start_token": False,
     }  # fmt: skip
     assert figures.keys() == {*plain, "readers", "baseline", "conditions", "effective_context", "groups"}
     assert {key: figures[key] for key in plain} == plain

@@ -402,9 +402,13 @@ def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Pat
 def test_a_damaged_examination_is_refused_in_one_line(tmp_path: Path) -> None:
     none = np.zeros(0)
     Losses(none, none, none, 5, np.zeros((0, 0)), none, []).save(tmp_path / LOSSES)
-    for content in ('{"kind": "examination"}', '{"kind": "examination", "kind": 1}', "[" * 5000, "[]", "\xff"):
+    for content, fault in {
+        '{"kind": "examination"}': "has schema None and this version reads schema 1",
+        **dict.fromkeys(('{"kind": "examination", "kind": 1}', "[" * 5000, "[]"), "is "),
+        "\xff": "it is not UTF-8 text",
+    }.items():
         (tmp_path / "result.json").write_text(content, encoding="latin-1")
-        with pytest.raises(UserError, match=r"result\.json is "):
+        with pytest.raises(UserError, match=rf"result\.json:? {fault}"):
             read_examination(tmp_path)
 
 
@@ -460,7 +464,7 @@ def test_bfloat16_changes_no_mean(experiment: str, tiny_run: Path, tmp_path: Pat
         for p in ("float32", "bfloat16")
     )
     levels = [[f.baseline, *f.conditions] for f in (exact, rounded)]
-    nats = np.array([[level["nats"] for level in found] for found in levels])
+    nats = np.array([[level.nats for level in found] for found in levels])
     assert 0 < np.abs(nats[0] - nats[1]).max() < 0.002
 
 

@@ -207,7 +207,7 @@ def test_blocks_read_twice_or_left_out_are_no_single_pass(model: ComposedModel, 
 
 def test_a_report_without_places_has_not_passed() -> None:
     assert not AuditReport().passed
-    described = AuditReport(places=2).as_dict()
+    described = AuditReport(places=2).record().to_dict()
     assert described["passed"] is True
     assert set(described) == {"passed", "places", "cuts", "steps", "seed", "checks", "failures"}
 

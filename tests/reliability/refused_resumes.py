@@ -157,7 +157,7 @@ REFUSALS = {
     "other words in the same place": Refusal("trained on other text", _other_words, vain=("config",)),
     "other words, accepted": Refusal("does not fit", _other_words, flags=("--accept", "corpus"), vain=()),
     "another learning rate": Refusal(
-        "training.learning_rate", flags=("--training.learning-rate", "1"), accept=("config",)
+        "--training.learning-rate", flags=("--training.learning-rate", "1"), accept=("config",)
     ),
     "another model": Refusal("model.core.hidden", flags=("--model.core.hidden", "11"), vain=("corpus",)),
     "another model, accepted": Refusal(

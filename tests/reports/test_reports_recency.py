@@ -125,7 +125,7 @@ def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: 
             evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}")
             for r in readers
         ]
-        results = [result_from(json.dumps(result), "x") for result in made]
+        results = [result_from(json.dumps(result.to_dict()), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]
             for table in [

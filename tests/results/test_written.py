@@ -25,6 +25,7 @@ FIGURES = {
     f"overlap audit {UNKNOWN}",
     "examination": "experiment split unit reader readers seed targets maximum_context context within_documents near tagger "
     "unknown_tag_share pieces_per_word word_score window cut_contexts baseline conditions groups batch_size effective_context "
+    "start_token "
     f"{UNKNOWN}",
     "explanation": "explanation text at context tokens unit word_score reader against nats_per_token perplexity passage "
     f"{UNKNOWN}",

@@ -42,7 +42,7 @@ def test_it_has_the_others_weights_and_new_ones_beyond_them(
     for name, parameter in theirs.model.named_parameters():
         assert torch.equal(ours.pop(name), parameter)
     assert ours and all(name.startswith("gated.") for name in ours)
-    assert result.provenance.more["init_from"] == {"run": "base", "weights": weights_hash(theirs.model)}
+    assert result.provenance.init_from == {"run": "base", "weights": weights_hash(theirs.model)}
     p = evaluate(tmp_path / "run", split="test").figures.policy.p_perplexity
     assert p == pytest.approx(evaluate(base, split="test").figures.perplexity, rel=1e-6)
 
@@ -57,7 +57,7 @@ def test_it_resumes_to_what_it_would_have_been(
         quietly(config, tmp_path / "stopped", init_from=base)
     resumed = quietly(config, tmp_path / "stopped", mode="resume")
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
-    assert resumed.provenance.more["init_from"]["run"] == "base"
+    assert resumed.provenance.init_from["run"] == "base"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_one_that_was_killed_after_its_first_save_still_tells(
             quietly(tiny_config, tmp_path / "run", init_from=base)
     resumed = quietly(tiny_config, tmp_path / "run", mode="resume")
     quietly(tiny_config, tmp_path / "straight", init_from=base)
-    assert resumed.provenance.more["init_from"]["run"] == "base"
+    assert resumed.provenance.init_from["run"] == "base"
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
