@@ -341,7 +341,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: 
     first, *rest = shown.out.splitlines()
     assert first.startswith("Tiny models, small scale: 2 runs, 0 finished; about 0.02 core-hours to go")
     assert first.endswith("30 s with 2 processes")
-    assert [line.split()[:3] for line in rest] == [["wide-seed1", "waiting", "0.5"], ["wide-seed2", "waiting", "0.5"]]
+    assert [line.split() for line in rest] == [[name, "waiting", "30", "s"] for name in ("wide-seed1", "wide-seed2")]
     assert sorted(desk.rglob("*")) == before
 
 
@@ -483,7 +483,7 @@ def test_minutes_are_planned_for_each_run(desk: Path, capsys: pytest.CaptureFixt
     assert main(["reproduce", "suite.yaml", "--minutes", "1.5", "--processes", "2", "--dry-run"]) == 0
     head, *runs = capsys.readouterr().out.splitlines()
     assert "4 runs of 1.5 min, 0 finished" in head and "readings not counted: 3 min 0 s" in head
-    assert [line.split()[2] for line in runs] == ["1.5"] * 4
+    assert [line.split()[2:] for line in runs] == [["1", "min", "30", "s"]] * 4
 
 
 @pytest.mark.full
