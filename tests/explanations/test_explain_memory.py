@@ -227,7 +227,10 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
 def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     result = bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)
     page = render_passage(result)
-    assert page.count("<svg") == 1 and "write: slot" in page and "read: slot" in page
+    for width in ("wide", "narrow"):  # the picture, drawn for each
+        assert page.count(f'<div class="{width}"><svg') == 1
+    assert page.count("<svg") == 2
+    assert "write: slot" in page and "read: slot" in page
     assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
     passage = result.figures.passage
     assert passage.chosen == passage.lead and isinstance(passage.shades[0], Weights)
