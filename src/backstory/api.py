@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 from torch import nn
@@ -143,32 +143,57 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     return loaded.model, loaded.vocabulary
 
 
+@overload
+def evaluate(
+    model: Path | str | Run | nn.Module,
+    text: None = None,
+    *,
+    corpus: list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...],
+    tokenizer: Any = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[Result[EvaluationFigures]]: ...
+@overload
+def evaluate(
+    model: Path | str | Run | nn.Module,
+    text: str | Path | BinaryIO | None = None,
+    *,
+    corpus: str | Path | None = None,
+    tokenizer: Any = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result[EvaluationFigures]: ...
 @checked()
 def evaluate(
     model: Path | str | Run | nn.Module,
     text: str | Path | BinaryIO | None = None,
     *,
+    corpus: str | Path | Sequence[str | Path] | None = None,
     tokenizer: Any = None,
     name: str | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> Result[EvaluationFigures]:
+) -> Result[EvaluationFigures] | list[Result[EvaluationFigures]]:
     """Score a text with a reader, each token before anything is learned from it.
 
     Args:
         model: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
         text: A text of your own in place of a split: the path of a file, the text itself (a string with white space that
             names no file), or a file that is open for bytes.
+        corpus: For a model from elsewhere: the corpus, by its name or path, or a list of several.
         tokenizer: The tokenizer of a model of transformers.
         name: What results call a model of transformers; by default the name that it was loaded by.
         progress: Called with the tokens read so far and all tokens.
-        options: The flags of `backstory evaluate` with underscores: `split` ("test"), `reader` ("static"), `corpus`,
-            `batch_size` (rows read side by side), `after` (a split to read first), `precision`, `device`, `out`,
+        options: The flags of `backstory evaluate` with underscores: `split` ("test"), `reader` ("static"), `batch_size`
+            (rows read side by side), `each_line`, `after` (a split to read first), `precision`, `device`, `out`,
             `audit_places`, `resume`, ... (`EvalOptions`).
 
     Returns:
         The result: `.figures` with the score in nats and bits per token, perplexity, bits per byte and the audit. It is
-        written to `out`, by default into the run; for a text, or a model from elsewhere, only if `out` is given.
+        written to `out`, by default into the run; for a text, or a model from elsewhere, only if `out` is given. Of a list of
+        corpora a list of results, each in a folder of its corpus in `out`.
 
     Raises UserError, before anything is written.
 
@@ -177,7 +202,11 @@ def evaluate(
         >>> print(result.figures.perplexity, result.figures.audit.passed)
     """
     source, requested = _open(model, tokenizer, name), _text(text)
-    return evaluation.evaluate(source, progress=progress, text=requested, **_plain(options))
+    if corpus is not None and not isinstance(corpus, str | Path):
+        names = [str(name) for name in corpus]
+        return evaluation.evaluate_corpora(source, names, progress=progress, text=requested, **options)
+    options |= {} if corpus is None else {"corpus": str(corpus)}
+    return evaluation.evaluate(source, progress=progress, text=requested, **options)
 
 
 @checked()

@@ -218,6 +218,62 @@ def test_an_examination_folds_pieces_into_words(
     assert together["provenance"]["seed"] == [None, None]
 
 
+def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path: Path, capsys: Any) -> None:
+    other = tmp_path / "dogs.txt"
+    other.write_text("the dog sat on the dog .\n" * 90)
+    name, out = f"hf:{folder}", tmp_path / "out"
+    arguments = ["evaluate", name, "--corpus", str(text), "--corpus", str(other), "--split", "valid"]
+    assert main([*arguments, "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in out.iterdir()) == ["cats.txt", "dogs.txt"]
+    for result, corpus in zip(printed, (text, other), strict=True):
+        assert json.loads((out / corpus.name / "result.json").read_text()) == result
+        alone = bs.evaluate(name, corpus=corpus, split="valid", audit_seed=int(result["figures"]["audit"]["seed"]))
+        assert alone.to_dict()["figures"] == result["figures"]
+    assert main(arguments) == 0
+    head, columns, *rows = capsys.readouterr().out.splitlines()
+    assert head == "hf:tiny, valid split, static reader, scored per piece" and columns.split()[0] == "corpus"
+    assert [row.split()[0] for row in rows[:2]] == ["cats.txt", "dogs.txt"]
+    assert f"{printed[1]['figures']['nats_per_token']:.4f}" in rows[1]
+    assert [r.corpus.title() for r in bs.evaluate(name, corpus=[other], split="valid")] == ["dogs.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"per_token": "tokens.tsv"}, "--per-token goes with one corpus at most"),
+        ({"resume": True}, "--resume goes with one corpus at most"),
+        ({"text": "a b"}, "TEXT goes with one corpus at most"),
+        ({"corpus": []}, "no corpus is named"),
+        ({"corpus": ["a/cats.txt", "b/cats.txt"]}, "two corpora are called cats.txt"),
+        ({"corpus": ["stdlib", "nowhere.txt"]}, "nowhere.txt"),
+    ],
+)
+def test_corpora_that_cannot_be_read_together(options: dict, says: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        bs.evaluate(f"hf:{folder}", **{"corpus": ["recall", "stdlib"], "out": tmp_path / "out"} | options)
+    assert not (tmp_path / "out").exists()
+
+
+@torch.no_grad()
+def test_lines_are_scored_as_transformers_scores_each(folder: Path, tmp_path: Path) -> None:
+    hf, pandas = pytest.importorskip("transformers"), pytest.importorskip("pandas")
+    model, tokenizer = hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+    lines = ["the cat sat .", "", "the dog ran after the cat on the mat .", "mat", "a dog sat on the dog ."]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    for batch_size in (1, 3):
+        path = tmp_path / f"{batch_size}.tsv"
+        options = {"each_line": True, "batch_size": batch_size, "per_line": path}
+        assert bs.evaluate(f"hf:{folder}", tmp_path / "lines.txt", **options).figures.audit.passed
+        frame = pandas.read_csv(path, sep="\t", keep_default_na=False)
+        assert frame["line"].tolist() == [1, 3, 4, 5] and frame["text"].tolist() == list(filter(None, lines))
+        for line, tokens, nats in zip(frame["text"], frame["tokens"], frame["nats"], strict=True):
+            ids = tokenizer(line, add_special_tokens=False, return_tensors="pt")["input_ids"]
+            inputs = torch.cat([torch.tensor([[tokenizer.eos_token_id]]), ids[:, :-1]], 1)
+            scores = model(input_ids=inputs).logits.double().log_softmax(-1).gather(2, ids[:, :, None])
+            assert tokens == ids.shape[1] and nats == pytest.approx(-scores.sum().item(), abs=1e-4)
+
+
 @pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])
 def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Path, text: Path) -> None:
     from backstory.config.options import EvalOptions

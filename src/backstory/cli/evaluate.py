@@ -10,7 +10,7 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
 from backstory.config import UserError, plural
-from backstory.config.formats import alone
+from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions
 from backstory.config.progress_bar import progress_bar
 from backstory.config.scores import IN_BITS, format_score
@@ -37,8 +37,15 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
     """train, valid or test (the default)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    corpus: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
+    """For hf:... alone: the corpus, by its name or the path of a file or folder; given more than once: one result for each."""
     collect_statistics: tyro.conf.FlagCreatePairsOff[bool] = False
     """Collect the statistics of training gradients that the reader needs (`backstory reader statistics`) before it reads."""
+
+    @property
+    def single_corpus(self) -> str | None:
+        """The corpus; None for none or several."""
+        return self.corpus[0] if len(self.corpus) == 1 else None
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
@@ -52,7 +59,7 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
             )
             raise UserError(f"there is no file '{self.text}', which is the name of a corpus; {use}")
         text = None if self.text is None else text_source(self.text)
-        return EvalOptions.build(**args | {"split": self.split or "test", "text": text})
+        return EvalOptions.build(**args | {"split": self.split or "test", "text": text, "corpus": self.single_corpus})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,6 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.results.run_listing import runs_in
 
     runs = runs_in(args.run)
+    if len(args.corpus) > 1:
+        return _evaluate_corpora(args, runs[0])
     if len(runs) > 1:
         return _evaluate_all(args, runs)
     result = _evaluate(args, args.options(), runs[0])
@@ -81,6 +90,37 @@ def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Resu
         _collect_statistics(args, run)
     with progress_bar(f"reading {_text_name(args)}") as progress:
         return evaluate(run, options, progress)
+
+
+def _evaluate_corpora(args: EvaluateArguments, run: Path) -> int:
+    """Evaluate a model on several corpora, and print a table with a row for each."""
+    from backstory.evaluation.evaluation import evaluate_corpora
+
+    if args.collect_statistics:
+        raise UserError("--collect-statistics is for one corpus; name one")
+    with progress_bar(f"reading {len(args.corpus)} corpora") as progress:
+        results = evaluate_corpora(run, args.corpus, args.options(), progress)
+    print_json(results) if args.json else print(corpora_table(results))
+    return 0
+
+
+def corpora_table(results: Sequence["Result[EvaluationFigures]"]) -> str:
+    """Return the results of one model on several corpora as a table with a row for each, its warnings below."""
+    from backstory.reports.tables import Table, columns, to_text
+
+    headings = columns("corpus", "tokens#", "nats#", "perplexity#", "per word#", "bits per byte#", "audit")
+    rows, warnings = [], []
+    for result in results:
+        figures = result.figures
+        passed = "passed" if figures.audit and figures.audit.passed else _audit(figures)
+        per_word = MISSING if figures.perplexity_per_word is None else alone(figures.perplexity_per_word)
+        per_byte = MISSING if figures.bits_per_byte is None else f"{figures.bits_per_byte:.4f}"
+        scores = f"{figures.nats_per_token:.4f}", alone(figures.perplexity), per_word, per_byte
+        rows.append((result.corpus.title(), f"{figures.tokens:,}", *scores, passed))
+        warnings += [f"{result.corpus.title()}: {warning.strip()}" for warning in _warnings(result)]
+    first = results[0].figures
+    head = f"{results[0].name}, {first.split} split, {first.reader} reader, scored per {first.unit}"
+    return "\n".join([head, to_text(Table(headings, tuple(rows))), *warnings])
 
 
 def _text_name(args: EvaluateArguments) -> str:
@@ -120,7 +160,7 @@ def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
         raise UserError("--collect-statistics is for a reader that moves the weights; name it with --reader")
     moving = str(typed_settings(base).get("moving", "all"))
     moving = moving if moving.startswith("low-rank") else "all"
-    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": args.corpus}
+    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": args.single_corpus}
     path, _ = collect(StatisticsArguments(run=run, moving=moving, **how))
     print(f"backstory: statistics of training gradients are in {path}", file=sys.stderr)
 
@@ -149,9 +189,10 @@ def summary(result: "Result[EvaluationFigures]") -> str:
     per_word = "".join(f", {words}" for words in _per_word(figures))
     verdict = "audit passed" if figures.audit and figures.audit.passed else f"audit {_audit(figures)}"
     window = "" if figures.window is None else f", {slides(figures.window)}"
+    lines = _lines(figures)
     return (
         f"{result.name}, {result.corpus.title()}: "
-        f"{format_score(figures.nats_per_token, figures.unit)}{per_word} over {_tokens(figures)}{window}, {verdict}"
+        f"{format_score(figures.nats_per_token, figures.unit)}{per_word} over {_tokens(figures)}{lines}{window}, {verdict}"
         + "".join(f"\n{line}" for line in _warnings(result))
     )
 
@@ -176,6 +217,15 @@ def _tokens(figures: "EvaluationFigures") -> str:
     """Return `82,430 words, 5.8% of them written as <unk>`."""
     unknown = figures.unknown_among(figures.tokens).phrase()
     return f"{figures.tokens:,} {plural(figures.unit, figures.tokens)}{unknown and f', {unknown}'}"
+
+
+def _lines(figures: "EvaluationFigures") -> str:
+    """Return ` in 120 lines, each by itself (3 empty ones left out)`; empty where a text was read from end to end."""
+    if figures.lines is None:
+        return ""
+    empty = figures.empty_lines or 0
+    left_out = f" ({empty:,} empty {'one' if empty == 1 else 'ones'} left out)" if empty else ""
+    return f" in {figures.lines:,} {plural('line', figures.lines)}, each by itself{left_out}"
 
 
 def _warnings(result: "Result[EvaluationFigures]") -> list[str]:

@@ -159,8 +159,12 @@ class EvalOptions(ReadingOptions, ModelOptions):
     """Folder for result.json (else RUN/evaluate-SPLIT; of a text it is not written)."""
     per_token: Path | None = None
     """Also write the score of every token to this file, one per line: .jsonl or .tsv, or compressed with .gz."""
+    each_line: FlagCreatePairsOff[bool] = False
+    """Score each line of a text by itself, from the model's start; --batch-size lines of similar length side by side."""
+    per_line: Path | None = None
+    """With --each-line: also write the score of every line to this file: .tsv, or compressed with .gz."""
     overwrite: FlagCreatePairsOff[bool] = False
-    """Let --per-token replace a file that exists."""
+    """Let --per-token and --per-line replace a file that exists."""
     resume: FlagCreatePairsOff[bool] = False
     """Continue the same evaluation where it was stopped or killed, from its last checkpoint."""
     save_every: float = between(SAVE_EVERY, 0.0)
@@ -192,7 +196,21 @@ class EvalOptions(ReadingOptions, ModelOptions):
             )
         if self.text is not None and self.lengths:
             raise UserError("--lengths works with synthetic tasks only; remove it to evaluate your own text")
+        self._check_lines()
         super().check()
+
+    def _check_lines(self) -> None:
+        """Raise UserError for options that do not go with --each-line, or need it."""
+        if not self.each_line:
+            if self.per_line is not None:
+                raise UserError("--per-line needs --each-line, which scores each line by itself; add it")
+            return
+        if self.text is None:
+            raise UserError("--each-line scores the lines of a text; name a file, or - for standard input")
+        if self.after is not None:
+            raise UserError("--after and --each-line cannot be combined, as every line begins anew; remove one")
+        if self.resume:
+            raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 
 
 @dataclass(frozen=True, kw_only=True)

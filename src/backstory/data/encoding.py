@@ -184,11 +184,13 @@ def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split
     return _encode(vocabulary, [text], name, f"the {name}")
 
 
-def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, title: str) -> tuple[Split, str]:
+def encode_bytes(
+    vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, title: str, lines: "TextLines | None" = None
+) -> tuple[Split, str]:
     """Encode a text that comes as blocks of bytes, as a split; return the SHA-256 (hex) of the bytes with it.
 
-    `title` names the text in messages. Raises UserError as `encode_split` does, and for bytes that are not UTF-8, unless the
-    tokenizer is `bytes`.
+    `title` names the text in messages. With `lines`, each line is a document. Raises UserError as
+    `encode_split` does, and for bytes that are not UTF-8, unless the tokenizer is `bytes`.
     """
     sha = hashlib.sha256()
 
@@ -198,25 +200,69 @@ def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, tit
             yield block
 
     text = text_files.decoded(hashed(), title, as_is=vocabulary.tokenizer.unit == "byte")
-    split = _encode(vocabulary, text, name, title)
+    split = _encode(vocabulary, text, name, title, lines)
     return split, sha.hexdigest()
 
 
-def encode_sources(vocabulary: Vocabulary, sources: list[Source], name: str, title: str) -> tuple[Split, str]:
+def encode_sources(
+    vocabulary: Vocabulary, sources: list[Source], name: str, title: str, lines: "TextLines | None" = None
+) -> tuple[Split, str]:
     """Encode ranges of files as a split with their documents; return the SHA-256 (hex) of their content with it.
 
-    `title` names the text in messages. Raises UserError as `encode_bytes` does.
+    `title` names the text in messages. With `lines`, each line is a document. Raises UserError as `encode_bytes` does.
     """
     as_is, counter = vocabulary.tokenizer.unit == "byte", _Counter()
     documents = (document for source in sources for document in text_files.documents(source, as_is))
-    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents(documents, vocabulary)])
+    pieces = documents if lines is None else lines.documents(documents)
+    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents(pieces, vocabulary)])
     sha = json_digest([text_files.digest(source) for source in sources])
     return counter.split(vocabulary, ids, name, title), sha
 
 
-def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, title: str) -> Split:
-    counter = _Counter()
-    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents([("", blocks)], vocabulary)])
+@dataclass
+class TextLines:
+    """The lines of a text as documents of their own, with what is counted while they are read."""
+
+    with_text: bool = False
+    """Keep the text of each line."""
+    empty: int = 0
+    """Lines of nothing but white space, which are left out."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """The text of each line, by its number."""
+    _number: int = 0
+
+    def documents(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yield each line that is not empty as a document; its title is its number, counted from 1 over all documents."""
+        for _, blocks in documents:
+            for line in _lines(blocks):
+                self._number += 1
+                if not line.strip():
+                    self.empty += 1
+                    continue
+                if self.with_text:
+                    self.texts[self._number] = line
+                yield str(self._number), [line]
+
+
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text in blocks, without their line breaks."""
+    parts: list[str] = []
+    for block in blocks:
+        first, *others = block.split("\n")
+        parts.append(first)
+        for part in others:
+            yield "".join(parts)
+            parts = [part]
+    if last := "".join(parts):
+        yield last
+
+
+def _encode(
+    vocabulary: Vocabulary, blocks: Iterable[str], name: str, title: str, lines: TextLines | None = None
+) -> Split:
+    counter, documents = _Counter(), [("", iter(blocks))]
+    pieces = documents if lines is None else lines.documents(documents)
+    ids = np.concatenate([np.empty(0, np.int32), *counter.encode_documents(pieces, vocabulary)])
     return counter.split(vocabulary, ids, name, title)
 
 

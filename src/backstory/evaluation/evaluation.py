@@ -1,6 +1,7 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import torch
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
-from backstory.config.options import EvalOptions
+from backstory.config.options import EvalOptions, folder_name
 from backstory.config.scores import SplitOverlap, bits, perplexity
 from backstory.data import Split, Vocabulary, lossless, unknown_share
+from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
+from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_words, line_audit, write_lines
 from backstory.evaluation.metrics import MetricSet
-from backstory.evaluation.metrics.per_token import check_per_token
+from backstory.evaluation.metrics.per_token import check_per_token, check_table
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
@@ -23,7 +26,7 @@ from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.common import OverlapRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
 from backstory.results.result_file import Result, write_result
-from backstory.runs.run import Run
+from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
@@ -48,7 +51,11 @@ def evaluate(
     options.check()
     if options.per_token is not None:
         check_per_token(options.per_token, options.batch_size, options.overwrite)
+    if options.per_line is not None:
+        check_table(options.per_line, options.overwrite, ENDINGS)
     setup = open_evaluation(model, options)
+    if setup.lines is not None:
+        return _evaluate_lines(setup, setup.lines, progress)
     overlap = setup.overlap(options.data_dir, options.allow_equal_splits)
     check_text(setup)
     destination = result_folder(setup)
@@ -88,8 +95,83 @@ def evaluate(
         return write_result(destination, setup.run.name, figures, origin)
 
 
+def evaluate_corpora(
+    model: Path | str | Run,
+    corpora: Sequence[str],
+    options: EvalOptions | None = None,
+    progress: Progress | None = None,
+    done: Callable[[Result[EvaluationFigures]], object] | None = None,
+    **fields: Any,
+) -> list[Result[EvaluationFigures]]:
+    """Evaluate a model from elsewhere on each of several corpora, as `evaluate` does, and return the results in order.
+
+    With `out`, each result is in a folder of its corpus in it. `done` is called with every result. Raises UserError before
+    anything is read where a corpus is not there, or options serve a single one.
+    """
+    options = EvalOptions.build(options, **fields)
+    for flag, value in (("TEXT", options.text), ("--per-token", options.per_token), ("--resume", options.resume)):
+        if value not in (None, False):
+            raise UserError(f"{flag} goes with one corpus at most; leave it out, or name one corpus")
+    if not corpora:
+        raise UserError("no corpus is named; name one or more")
+    folders = [folder_name(Path(corpus).name) for corpus in corpora]
+    for name in folders:
+        if folders.count(name) > 1:
+            raise UserError(f"two corpora are called {name}; name each once, or give their files different names")
+    run = open_run(model, options.load_options())
+    for corpus in corpora:
+        check_name(options.split, run.dataset(corpus, options.data_dir, options.field).splits, "split")
+    results = []
+    for corpus, name in zip(corpora, folders, strict=True):
+        out = None if options.out is None else within(options.out, name)
+        results.append(evaluate(run, replace(options, corpus=corpus, out=out), progress))
+        if done is not None:
+            done(results[-1])
+    return results
+
+
+def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | None) -> Result[EvaluationFigures]:
+    """Score each line of a text by itself, from the model's start state."""
+    setup = replace(setup, split=counted_words(setup.split, setup.dataset.vocabulary))
+    options, split, vocabulary = setup.options, setup.split, setup.dataset.vocabulary
+    # Passages are looked for as tokens, which hold the line ends of the training text with one tokenizer only.
+    overlap = setup.overlap(options.data_dir, True) if vocabulary.tokenizer.name == "words" else None
+    destination, origin = result_folder(setup), setup.provenance()
+    batch_size = min(options.batch_size, len(split.documents))
+    reading = LineReading(setup.reader, split, vocabulary.start, batch_size=batch_size)
+    reading.observer = audit = line_audit(reading, options.audit_places, options.audit_seed)
+    passes = {"text": reading}
+    if setup.layers[0].name != "static":  # then the static reader reads the lines too, for comparison
+        static = StaticReader(setup.run.model, setup.reader.precision)
+        passes["static"] = LineReading(static, split, vocabulary.start, batch_size=batch_size)
+    metrics, done = MetricSet.for_evaluation(setup, options), 0
+    with metrics:
+        for name, one in passes.items():
+            for block in one.remaining():
+                scored = one.score(block)
+                if name == "text":
+                    metrics.update(scored)
+                one.observe(block)
+                done += int(block.scored.sum())
+                if progress is not None:
+                    progress(done, len(passes) * len(split.ids))
+    readings = {name: one.result() for name, one in passes.items()}
+    figures = collect_figures(setup, readings, metrics, audit.report, overlap)
+    can, longest = setup.run.model.capabilities, int(reading.lengths.max())
+    slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
+    counts = {"lines": len(split.documents), "empty_lines": lines.empty}
+    figures = replace(figures, **counts, window=can.maximum_length if slid else None)
+    origin["seconds"] = round(readings["text"].seconds, 1)
+    setup.run.check_unchanged(destination)
+    if options.per_line is not None:
+        write_lines(options.per_line, split, lines, reading)
+    return write_result(destination, setup.run.name, figures, origin)
+
+
 def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Reading, AuditReport]:
     """Read the text once, audited, without any metric; return the score and the audit's report. Raises UserError."""
+    if setup.lines is not None:
+        raise UserError("an audit reads a text from end to end; leave --each-line out")
     check_text(setup)
     return audit_ids(setup.reader, setup.split.ids, setup.dataset.vocabulary.start, setup.options, progress)
 

@@ -13,6 +13,7 @@ from backstory.data import Dataset, Split, encode_bytes, encode_sources, unknown
 from backstory.data.corpora.catalogue import find_text
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.data.corpora.unpacking import TextReader, is_plain
+from backstory.data.encoding import TextLines
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import device_name
 from backstory.readers.base import Reader
@@ -39,6 +40,8 @@ class EvalSetup:
     """The reader and those that it wraps, with their settings, the innermost first."""
     options: EvalOptions
     """The options that it was opened with."""
+    lines: TextLines | None = None
+    """The lines of the text, if each is scored by itself; they are the documents of the split."""
 
     def stack(self) -> list[Reader]:
         """Return the reader and those that it wraps, the innermost first."""
@@ -116,8 +119,9 @@ def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any)
     options = EvalOptions.build(options, **fields)
     overrides = options.inference_overrides()
     run, reader, layers = open_reader(model, options.reader, options.precision, options.load_options(), overrides)
+    lines = TextLines(with_text=options.per_line is not None) if options.each_line else None
     if options.text is not None:
-        dataset = read_text(run, options.text, options.field)
+        dataset = read_text(run, options.text, options.field, lines)
         split = dataset.splits["text"]
     else:
         dataset = run.dataset(options.corpus, options.data_dir, options.field)
@@ -125,30 +129,31 @@ def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any)
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)
         split = dataset.splits[options.split]
-    setup = EvalSetup(run, dataset, split, reader, layers, options)
+    setup = EvalSetup(run, dataset, split, reader, layers, options, lines)
     if not options.allow_unknown:
         setup.check_known()
     return setup
 
 
-def read_text(run: Run, text: Path | BinaryIO, field: str | None = None) -> Dataset:
+def read_text(run: Run, text: Path | BinaryIO, field: str | None = None, lines: TextLines | None = None) -> Dataset:
     """Return a text of one's own in the run's vocabulary, as a dataset with the one split `text`. Raises UserError.
 
-    `field` holds the texts of a file of records; by default it is that of the run's corpus.
+    `field` holds the texts of a file of records; by default it is that of the run's corpus. With `lines`, each line is a
+    document.
     """
     vocabulary, provenance = run.vocabulary, "a text of one's own"
     if isinstance(text, Path) and not is_plain(text):
         field = field or (TextConfig() if run.config is None else run.config.text).field
         corpus = find_text(text, TextReader(field, vocabulary.tokenizer.unit == "byte"))
         name, provenance = corpus.name, f"{provenance}: {corpus.provenance}"
-        split, sha256 = encode_sources(vocabulary, corpus.sources["text"], "text", name)
+        split, sha256 = encode_sources(vocabulary, corpus.sources["text"], "text", name, lines)
     else:
         if isinstance(text, Path):
             name, blocks = text.name, raw_blocks(Source(text))
         else:
             name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
             name = "standard input" if name == "<stdin>" else name
-        split, sha256 = encode_bytes(vocabulary, blocks, "text", name)
+        split, sha256 = encode_bytes(vocabulary, blocks, "text", name, lines)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
     return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance)

@@ -148,8 +148,10 @@ def _unknown(unknown: Any, tokens: int) -> str:
 
 
 def special_settings(figures: EvaluationFigures) -> str:
-    """Return how an external memory was addressed, and the lengths of a task, where they were chosen."""
+    """Return how an external memory was addressed, the lengths of a task, where they were chosen, and whether lines are
+    scored each by itself."""
     words = "" if figures.addressing is None else f", addressing {figures.addressing}"
+    words += ", line by line" if figures.lines else ""
     return words + (f", lengths {', '.join(map(count, figures.lengths))}" if figures.lengths else "")
 
 

@@ -395,6 +395,11 @@ class EvaluationFigures(UnknownTokens, Figures):
     window: Count | None = None
     """The most tokens that the model reads, where the text was longer and a window slid over it
     ([huggingface.md](huggingface.md)); else null. Absent from older results."""
+    lines: CountFrom1 | None = left_out()
+    """Lines that were scored, each by itself from the model's start ([reading.md](reading.md#line-by-line)). Absent from a
+    reading from end to end."""
+    empty_lines: Count | None = left_out()
+    """Lines of nothing but white space, which were left out. Absent where `lines` is."""
     nats_per_token: Number
     """The score."""
     perplexity: Positive
@@ -430,7 +435,7 @@ class EvaluationFigures(UnknownTokens, Figures):
 
     @property
     def label(self) -> str:
-        return f"evaluate {self.split} ({self.reader})"
+        return f"evaluate {self.split}{', line by line' if self.lines else ''} ({self.reader})"
 
     @property
     def read_by(self) -> str:

@@ -30,7 +30,7 @@ class MetricSet:
     @classmethod
     def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self:
         """Return the metrics that apply. Raises UserError."""
-        metrics = (kind.for_evaluation(setup, options) for kind in METRICS)
+        metrics = (kind.for_evaluation(setup, options) for kind in METRICS if kind.takes_lines or not options.each_line)
         return cls([metric for metric in metrics if metric is not None])
 
     def __iter__(self) -> Iterator[Metric]:

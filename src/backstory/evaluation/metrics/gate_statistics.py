@@ -47,6 +47,7 @@ class GateStatistics(Metric):
     """Sums over tokens of what the gate, and others in its place, make of the two predictions."""
 
     name = "policy"
+    takes_lines = True
 
     def __init__(self, precision: Precision, settings: RewardConfig | None = None) -> None:
         self.precision, self.settings = precision, settings or RewardConfig()

@@ -39,6 +39,8 @@ class Metric(ABC):
 
     name: ClassVar[str]
     """The section of the result, and the key of its state in a checkpoint."""
+    takes_lines: ClassVar[bool] = False
+    """It does not depend on where a block stands, so that it also measures lines that are read each by itself."""
 
     @classmethod
     @abstractmethod
@@ -88,6 +90,7 @@ class StackLikelihood(SummingMetric):
     """Mean nats of every reader of a stack, the innermost first: what each gains on those inside it."""
 
     name = "gains"
+    takes_lines = True
 
     def __init__(self, setup: EvalSetup) -> None:
         self.names = [layer.name for layer in setup.layers]

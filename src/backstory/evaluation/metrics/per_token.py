@@ -5,8 +5,8 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,18 +35,38 @@ def check_per_token(path: Path, batch_size: int = 1, overwrite: bool = False) ->
         raise UserError(
             "--per-token writes the tokens in the order of the text, so it needs one row; use --batch-size 1"
         )
-    if not path.name.endswith(ENDINGS):
-        raise UserError(f"{path} must end in one of {', '.join(ENDINGS)}, which name its format")
+    check_table(path, overwrite, ENDINGS)
+
+
+def check_table(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
+    """Raise UserError unless a table can be written to the path, which ends in one of these."""
+    if not path.name.endswith(endings):
+        raise UserError(f"{path} must end in one of {', '.join(endings)}, which name its format")
     if path.exists() and not (overwrite and path.is_file()):
         raise UserError(f"{path} exists; choose another file" + (" or --overwrite" if path.is_file() else ""))
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {path}: {path.parent} is no folder to write to; choose another place")
 
 
+@contextmanager
+def text_file(path: Path) -> Iterator[io.TextIOWrapper]:
+    """Open a file for text, compressed if it ends in .gz; it is in place once the block has ended well."""
+    sweep_abandoned(path)
+    with ExitStack() as stack:
+        binary: Any = stack.enter_context(atomic_file(path))
+        if path.suffix == ".gz":
+            # No name and no time in the header: the same figures, the same bytes.
+            binary = stack.enter_context(gzip.GzipFile("", "wb", fileobj=binary, mtime=0))
+        text = io.TextIOWrapper(binary, "utf-8", newline="")
+        stack.callback(text.detach)  # writes what is buffered
+        yield text
+
+
 class PerToken(Metric):
     """Write the figures of every token to a file, in one row; the file is in place once the reading has ended well."""
 
     name = "per_token"
+    takes_lines = True
 
     def __init__(self, path: Path, vocabulary: Vocabulary, split: Split, precision: Precision) -> None:
         self.path, self.vocabulary, self.split, self.precision = path, vocabulary, split, precision
@@ -60,14 +80,8 @@ class PerToken(Metric):
         return cls(options.per_token, setup.dataset.vocabulary, setup.split, setup.reader.precision)
 
     def __enter__(self) -> Self:
-        sweep_abandoned(self.path)
         with ExitStack() as stack:
-            binary: Any = stack.enter_context(atomic_file(self.path))
-            if self.path.suffix == ".gz":
-                # No name and no time in the header: the same figures, the same bytes.
-                binary = stack.enter_context(gzip.GzipFile("", "wb", fileobj=binary, mtime=0))
-            text = io.TextIOWrapper(binary, "utf-8", newline="")
-            stack.callback(text.detach)  # writes what is buffered
+            text = stack.enter_context(text_file(self.path))
             if self.path.name.removesuffix(".gz").endswith(".jsonl"):
                 self._write = lambda line: text.write(
                     json.dumps(dict(zip(COLUMNS, line, strict=True)), ensure_ascii=False) + "\n"
@@ -89,13 +103,13 @@ class PerToken(Metric):
         for index, (token, nats, rank, entropy) in enumerate(zip(*columns, strict=True), self._tokens):
             document = int(np.searchsorted(self.split.documents, index, "right")) - 1
             position = (index, document, self.split.titles[document], next(self._words))
-            self._write((*position, self.vocabulary.words[token], _rounded(nats), rank, _rounded(entropy)))
+            self._write((*position, self.vocabulary.words[token], rounded(nats), rank, rounded(entropy)))
             self._tokens = index + 1
 
     def result(self) -> None:
         return None
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Return the shortest decimal that distinguishes a float32 from the next."""
     return float(f"{value:.9g}")
