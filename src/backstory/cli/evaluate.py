@@ -129,8 +129,14 @@ def _text_name(args: EvaluateArguments) -> str:
 
 def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
     """Evaluate the runs of a folder one by one; those that cannot be read are left out, and the exit code is 2 then."""
-    if args.text == "-" or args.out is not None or args.per_token is not None:
-        flag = "standard input" if args.text == "-" else "--out" if args.out is not None else "--per-token"
+    single = {
+        "standard input": args.text == "-",
+        "--out": args.out is not None,
+        "--per-token": args.per_token is not None,
+        "--per-line": args.per_line is not None,
+    }
+    if any(single.values()):
+        flag = next(name for name, is_used in single.items() if is_used)
         raise UserError(f"{args.run} holds {len(runs)} runs, and {flag} serves one; name one of its runs")
     options, results, left_out = args.options(), [], 0
     for run in runs:
