@@ -100,10 +100,11 @@ def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy
 def test_a_file_of_one_s_own_is_replaced_where_that_is_asked_for(
     verb: tuple[str, ...], command: Command, run_copy: Path
 ) -> None:
-    assert command(*verb, "other/notes.txt").code == 2
-    assert Path("other/notes.txt").read_text() == "somebody's notes\n"
-    assert command(*verb, "other/notes.txt", "--overwrite").code == 0
-    assert Path("other/notes.txt").read_text().startswith("<!doctype html>")
+    Path("other/notes.html").write_text("somebody's notes\n")
+    assert command(*verb, "other/notes.html").code == 2
+    assert Path("other/notes.html").read_text() == "somebody's notes\n"
+    assert command(*verb, "other/notes.html", "--overwrite").code == 0
+    assert Path("other/notes.html").read_text().startswith("<!doctype html>")
 
 
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
