@@ -15,6 +15,7 @@ from backstory.data import Dataset, Split, prepare
 from backstory.data.corpora import text_files
 from backstory.data.corpora.catalogue import SPLITS, find
 from backstory.data.corpora.text_files import text_blocks
+from backstory.data.corpora.unpacking import TextReader
 from backstory.data.tokenizers import vocabulary
 
 WORDS = ["ann", "bob", "saw", "the", "jam", "and", "<unk>", "<eos>", "1,000", "it's", "é", "漢字", "😀", "ﬁ", "İ"]
@@ -63,7 +64,8 @@ def _trial(config: TextConfig, cache: Path, largest: int) -> str:
 
 def _problems(dataset: Dataset, config: TextConfig) -> Iterator[str]:
     """Invariants of a dataset that do not hold."""
-    words, corpus = dataset.vocabulary, find(config.corpus)
+    words = dataset.vocabulary
+    corpus = find(config.corpus, None, TextReader(config.field, as_is=words.tokenizer.unit == "byte"))
     if len(set(words.words)) != len(words) or len(words.counts) != len(words) or (words.counts < 0).any():
         yield "the vocabulary is not one"
     if not 0 <= words.start < len(words) or not (words.unknown is None or 0 <= words.unknown < len(words)):
