@@ -89,7 +89,7 @@ def test_a_tokenizer_is_written_for_other_runs(
     for wrong, message in (
         (command, "tok.json is there already"),
         ([*command[:-1], "no/tok.json"], "there is no folder no"),
-        ([*command[:-1], "b.json", "--size", "9"], "at least 257"),
+        (["data", "tokenizer", "a.txt", "--size", "9", "--out", "b.json"], "at least 257"),
         (["data", "tokenizer", "missing.txt", "--out", "b.json"], "missing.txt"),
     ):
         assert main(wrong) == 2
