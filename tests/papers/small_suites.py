@@ -88,6 +88,8 @@ def start(*arguments: str) -> subprocess.Popen:
 
 
 def finish(running: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
+    """Exit code, standard output, and standard error after its first line, which only says what is being planned."""
     out, err = running.communicate(timeout=timeout)
-    return running.returncode, out, err
+    first, rest = err.split("\n", 1)
+    assert first.startswith("backstory: planning ")
+    return running.returncode, out, rest

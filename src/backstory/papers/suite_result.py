@@ -87,7 +87,10 @@ def reproduction_provenance(
         values = [getattr(origin, key) for origin in origins]
         return "; ".join(dict.fromkeys(str(value) for value in values if value is not None)) or None
 
-    corpora = list(dict.fromkeys(origin.corpus or CorpusRecord() for origin in origins))
+    corpora: list[CorpusRecord] = []
+    for origin in origins:
+        if (corpus := origin.corpus or CorpusRecord()) not in corpora:
+            corpora.append(corpus)
     return {
         "config": to_dict(suite),
         "seed": sorted({job.run.seed for job in jobs}),
