@@ -53,7 +53,8 @@ def trainings(coordinator: int) -> list[int]:
 
 def test_a_sweep_tells_of_every_trial_and_of_the_best(searched: Searched) -> None:
     assert searched.code == 0, searched.err
-    first, *rest = searched.err.splitlines()
+    planning, first, *rest = searched.err.splitlines()
+    assert planning == "backstory: planning a sweep of tiny.yaml over space.yaml"
     assert first == "sweep: 0 of 4 trials done, 2 at a time"
     told = [re.fullmatch(r"trial (\d): complete, validation perplexity \d+\.\d+(  best)?", line) for line in rest]
     assert sorted(match[1] for match in told if match) == ["0", "1", "2", "3"]
@@ -162,9 +163,9 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
             "title: x\nsettings: {training.clip: {range: [0, 1]}}",
             r"searches another space \(training.learning_rate: {range: \[0.05, 10\], log: true} there, none here\)",
         ),
-        (("--training.epochs", "3"), None, r"searches with other settings \(training.epochs: 2 there, 3 here\)"),
+        (("--training.epochs", "3"), None, r"searches with other settings \(--training.epochs: 2 there, 3 here\)"),
         (("--storage", "sqlite:///x.db"), None, r"keeps its trials in its own journal"),
-        (("--training.learning-rate", "3"), None, r"training.learning_rate is given and searched as well"),
+        (("--training.learning-rate", "3"), None, r"--training.learning-rate is given and searched as well"),
         (("--text.algorithm.bits", "3"), None, r"text.algorithm.bits is for the corpus copy or .*; leave it out"),
     ],
 )
