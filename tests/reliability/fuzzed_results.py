@@ -134,6 +134,7 @@ TAGS = {
     *("dl", "dt", "dd", "ul", "li", "blockquote", "footer", "script", "fieldset"),
     *("legend", "label", "input", "i", "svg", "g", "defs", "path", "use"),
     *("rect", "text", "image", "clippath", "tspan"),
+    *("code", "wbr"),  # commands, and where long names may break
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "http-equiv", "class", "style", "tabindex", "role"),

@@ -80,6 +80,7 @@ from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack
 from backstory.readers.tempered import TemperedReader
+from backstory.training import train
 from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
@@ -114,8 +115,8 @@ class Desk:
         config = runs.tiny_config(runs.tiny_corpus(folder / "corpus", lines=20))
         quiet = Console(file=io.StringIO())
         self.config, self.run, self.other = config, folder / "run", folder / "other"
-        bs.train(config, self.run, console=quiet)
-        bs.train(replace(config, seed=2), self.other, console=quiet)
+        train(config, self.run, console=quiet)
+        train(replace(config, seed=2), self.other, console=quiet)
         self.dataset = prepare(config.text)
         self.ids = np.asarray(self.dataset.splits["valid"].ids)
         self.model, self.vocabulary = bs.load(self.run)
@@ -151,7 +152,6 @@ def uses(desk: Desk) -> Iterator[Use]:
     tokens, state, small = desk.tokens, desk.state, desk.small
     model: Any = desk.model
     prediction: Any = desk.prediction
-    quiet = Console(file=io.StringIO())
     yield Use(bs.load, {"run": run})
     yield Use(bs.recipe, {"name_or_path": "demo"})
     yield Use(bs.evaluate, {"model": run, "split": "valid", "audit_places": 1, "out": "evaluated"})
@@ -160,7 +160,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(bs.explain, {"run": run, "words": 4, "out": "explained"})
     yield Use(bs.generate, {"run": run, "prompt": "ann", "tokens": 3}, list)
     yield Use(bs.report, {"runs": [run], "out": "page.html"})
-    yield Use(bs.train, {"config": desk.config, "out": "trained", "mode": "overwrite", "console": quiet})
+    yield Use(bs.train, {"recipe": desk.config, "out": "trained", "mode": "overwrite"})
     yield Use(from_yaml, {"kind": RunConfig, "text": to_yaml(desk.config), "source": "it"})
     yield Use(from_dict, {"kind": TextConfig, "data": {"corpus": "x"}, "source": "it"})
     yield Use(build_model, {"config": desk.config.model, "vocabulary_size": 9})

@@ -163,7 +163,7 @@ REFUSALS = {
     "another model, accepted": Refusal(
         "does not fit", flags=("--model.core.hidden", "11", "--accept", "config"), vain=()
     ),
-    "another vocabulary": Refusal("text.minimum_count", flags=("--text.minimum-count", "9"), vain=("corpus",)),
+    "another vocabulary": Refusal("--text.minimum-count", flags=("--text.minimum-count", "9"), vain=("corpus",)),
     "settings edited in the run": Refusal(
         "config.yaml is not what",
         lambda run, corpus: _edit(run / "config.yaml", "clip: 1.0", "clip: 2.0"),
