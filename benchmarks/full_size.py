@@ -21,8 +21,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from figures import write
+
+if TYPE_CHECKING:
+    import torch
 
 PART = 15 * 2**20
 """Bytes of a part."""
@@ -171,10 +175,7 @@ def pack(run: Path, out: Path) -> list[Path]:
     best = newest_checkpoint(run / "checkpoints", BEST)
     if best is None:
         raise SystemExit(f"{run} has no checkpoint with its best weights")
-    rounded = {
-        file: {name: t.to(torch.bfloat16) if t.dtype == torch.float32 else t for name, t in group.items()}
-        for file, group in best.tensors.items()
-    }
+    rounded = _cast(best.tensors, torch.float32, torch.bfloat16)
     packed = io.BytesIO()
     with tempfile.TemporaryDirectory() as place, tarfile.open(fileobj=packed, mode="w:xz") as archive:
         archive.add(
@@ -208,12 +209,19 @@ def unpack(folder: Path, out: Path) -> Path:
         archive.extractall(out, filter="data")
     for path in list((out / "checkpoints").iterdir()):
         saved = read_checkpoint(path)
-        tensors = {
-            file: {name: t.to(torch.float32) if t.dtype == torch.bfloat16 else t for name, t in group.items()}
-            for file, group in saved.tensors.items()
-        }
+        tensors = _cast(saved.tensors, torch.bfloat16, torch.float32)
         write_checkpoint(path.parent, path.name, tensors, saved.documents)
     return out
+
+
+def _cast(
+    files: "dict[str, dict[str, torch.Tensor]]", present: "torch.dtype", wanted: "torch.dtype"
+) -> "dict[str, dict[str, torch.Tensor]]":
+    """Return the tensors of a checkpoint by file, those of one type in another."""
+    return {
+        file: {name: t.to(wanted) if t.dtype == present else t for name, t in tensors.items()}
+        for file, tensors in files.items()
+    }
 
 
 def main() -> None:

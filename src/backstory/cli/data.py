@@ -59,7 +59,7 @@ class TokenizerArguments(JsonOutput):
 
 
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("data", ACTIONS, arguments)
+    return dispatch("data", ACTIONS, _short(arguments))
 
 
 def _short(arguments: Sequence[str]) -> list[str]:
@@ -69,12 +69,12 @@ def _short(arguments: Sequence[str]) -> list[str]:
 
 def show(arguments: Sequence[str]) -> int:
     """Tokenize the corpus and print its figures."""
-    return _figures(parse(ShowCorpusArguments, _short(arguments), "data show"))
+    return _figures(parse(ShowCorpusArguments, arguments, "data show"))
 
 
 def prepare(arguments: Sequence[str]) -> int:
     """Download the corpus if it is missing, tokenize it and print its figures."""
-    args = parse(PrepareCorpusArguments, _short(arguments), "data prepare")
+    args = parse(PrepareCorpusArguments, arguments, "data prepare")
 
     from backstory.data import CORPORA, fetch
 
