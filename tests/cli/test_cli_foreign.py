@@ -128,8 +128,12 @@ def test_a_pipe_that_nobody_writes_to_is_told_of(desk: Path, run_copy: Path) -> 
     os.mkfifo("pipe")
     with process("evaluate", "run", "pipe") as waiting:
         assert waiting.stderr is not None
-        assert "pipe is a pipe; waiting" in waiting.stderr.readline()
-        waiting.kill()
+        try:
+            said = [waiting.stderr.readline() for _ in range(2)]
+        finally:
+            waiting.kill()
+    assert said[0] == "backstory: reading pipe with run\n"
+    assert "pipe is a pipe; waiting" in said[1]
 
 
 def test_a_download_goes_through_no_link(command: Command, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

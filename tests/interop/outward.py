@@ -78,6 +78,8 @@ def wrapped(kind: str) -> BackstoryForCausalLM:
     model = BackstoryForCausalLM(BackstoryConfig(vocab_size=TYPES, parts=to_dict(KINDS[kind])))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if name.endswith("head.bias"):  # zeros at first; without it two types may be equally likely
+                parameter.normal_(std=0.1)
             parameter.mul_(1 if "norm" in name else 5)  # the gains of a norm stay near 1
     return model.eval()
 

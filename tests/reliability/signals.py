@@ -104,7 +104,7 @@ class Trial:
 
     def stopped(self, code: int, said: str, sent: set[signal.Signals]) -> Iterator[str]:
         """Return what is wrong with how it stopped; of two signals that wait to be handled, either may be the first."""
-        told = [line for line in said.splitlines() if line.startswith("backstory: ")]
+        told = [line for line in said.splitlines() if re.match("backstory: (?!training )", line)]
         if code == 0 and (self.out / "result.json").exists():
             self.landed["finished before"] += 1
         elif code - 128 in sent and len(told) == 1 and "Traceback" not in said:
