@@ -1,16 +1,21 @@
 """Help: the common flags in groups, all flags on request, every one explained, and the same words in a shell's completion."""
 
+import os
+import pty
 import re
 import shlex
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from commands import Command
 
 from backstory.cli import train
 from backstory.cli.command_line import parse
-from backstory.cli.completion import COMMANDS
+from backstory.cli.completion import COMMANDS, NAMES
 from backstory.cli.help_page import COMMON
+from backstory.cli.ls import KINDS
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import Setting, settings
 from backstory.cli.short_flags import SHORT
@@ -147,12 +152,76 @@ def test_bash_completes(typed: str, completed: set[str], command: Command) -> No
 def test_fish_and_zsh_have_every_command(command: Command) -> None:
     fish, zsh = command("completion", "fish"), command("completion", "zsh")
     assert (fish.code, fish.err, zsh.code, zsh.err) == (0, "", 0, "")
-    lines = fish.out.splitlines()
-    assert all(line.startswith("complete -c backstory -n ") and len(shlex.split(line)) > 5 for line in lines)
-    assert {verb for verb in VERBS if f"-n __fish_use_subcommand -a {verb} " in fish.out} == set(VERBS)
-    assert "'__fish_seen_subcommand_from train' -l lr -r -d " in fish.out
+    lines = [line for line in fish.out.splitlines() if line.startswith("complete ")]
+    assert all(line.startswith("complete -c backstory ") and len(shlex.split(line)) > 6 for line in lines)
+    assert {verb for verb in VERBS if f"-n __backstory_after -a {verb} " in fish.out} == set(VERBS)
+    assert "'__backstory_in train' -l lr -r -d " in fish.out
     assert "bashcompinit" in zsh.out and zsh.out.endswith(command("completion", "bash").out)
     assert {name.split()[0] for name in COMMANDS} | {"help"} == set(VERBS)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_names_that_a_shell_completes_are_those_that_there_are(kind: str) -> None:
+    assert NAMES[kind] == tuple(sorted(KINDS[kind]()))
+
+
+IN_A_SHELL = {
+    "backstory ev": "backstory evaluate ",
+    "backstory train ptb-small-p": "backstory train ptb-small-pointer ",
+    "backstory data prepare wikitext-1": "backstory data prepare wikitext-103 ",
+    "backstory explain sur": "backstory explain surprisal ",
+    "backstory explain reading runs --smo": "backstory explain reading runs --smooth ",
+    "backstory examine runs --experiment trunc": "backstory examine runs --experiment truncate ",
+    "backstory evaluate no": "backstory evaluate notes.txt ",
+}
+"""What is typed before Tab, and the line after it, in a folder that holds notes.txt."""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(tmp_path: Path, command: Command) -> None:
+    scripts = tmp_path / "home" / ".config" / "fish" / "completions"
+    scripts.mkdir(parents=True)
+    (scripts / "backstory.fish").write_text(command("completion", "fish").out)
+    (tmp_path / "notes.txt").touch()
+    home = os.environ | {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(scripts.parents[1])}
+    for typed, line in IN_A_SHELL.items():
+        asked = ["fish", "-c", f"complete -C {shlex.quote(typed)}"]
+        done = subprocess.run(asked, env=home, cwd=tmp_path, capture_output=True, text=True, check=True)
+        candidates = [candidate.split("\t")[0] for candidate in done.stdout.splitlines()]
+        assert done.stderr == "" and candidates == [line.split()[-1]], typed
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "script").write_text(command("completion", "zsh").out)
+    (tmp_path / "notes.txt").touch()
+    # Control-X prints the line as it stands and empties it.
+    show = """show() { print -r -- "<$BUFFER>"; BUFFER=; }; zle -N show; bindkey '^X' show; print ready"""
+    (tmp_path / ".zshrc").write_text(f'eval "$(cat script)"\n{show}\n')
+    terminal, other = pty.openpty()
+    home = os.environ | {"ZDOTDIR": str(tmp_path), "TERM": "dumb"}
+    zsh = subprocess.Popen(
+        ["zsh", "-i"], env=home, cwd=tmp_path, stdin=other, stdout=other, stderr=other, start_new_session=True
+    )
+    os.close(other)
+
+    def shown(until: str) -> str:
+        text = ""
+        while not (match := re.search(until, text)):
+            text += os.read(terminal, 4096).decode(errors="replace")
+        return match.group()
+
+    try:
+        shown("ready")
+        for typed, line in IN_A_SHELL.items():
+            os.write(terminal, f"{typed}\t\x18".encode())
+            assert shown("<.*>") == f"<{line}>"
+    finally:
+        zsh.kill()
+        zsh.wait()
+        os.close(terminal)
 
 
 @pytest.mark.parametrize("spelling", ["none", "None"])

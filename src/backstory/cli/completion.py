@@ -81,6 +81,24 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
 """Every command with the dataclass of its arguments, and their defaults where these choose the parts of a model."""
 
 
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "corpora": (
+        *("associative-recall", "copy", "enwik8", "enwik8-prefix", "priority-sort", "ptb", "ptb-char", "ptb-char-50"),
+        *("recall", "repeat-copy", "stdlib", "text8", "wikitext-103", "wikitext-2"),
+    ),
+    "explanations": ("buffer", "cache", "memory", "reading", "surprisal"),
+    "experiments": (
+        *("cache", "drop", "drop-distant", "drop-target", "mask", "replace", "replace-target", "reverse", "shuffle"),
+        "truncate",
+    ),
+    "readers": ("cache", "dynamic", "learned", "shuffled-buffer", "static", "tempered"),
+}
+"""Names from modules that take seconds to load, which a shell would wait for when it starts."""
+
+_NAMED = {"--experiment": "experiments", "--reader": "readers"}
+"""Flags that take one of `NAMES`."""
+
+
 def main(arguments: Sequence[str]) -> int:
     args = parse(CompletionArguments, arguments, "completion")
     print("\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]()))
@@ -92,9 +110,11 @@ def _bash() -> Iterator[str]:
     yield "_backstory() {"
     yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words='
     yield '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[2]}" in'
-    yield f"    1\\ *) words={shlex.quote(' '.join(_verbs()))} ;;"
-    for verb, names in _first_words().items():
-        yield f"    2\\ {verb}\\ *) words={shlex.quote(' '.join(names))} ;;"
+    for typed, names in _next_words().items():
+        pattern = f"{len(typed) + 1} {' '.join(typed)}".rstrip().replace(" ", "\\ ") + (
+            "" if len(typed) == 2 else "\\ *"
+        )
+        yield f"    {pattern}) words={shlex.quote(' '.join(names))} ;;"
     yield "  esac"
     yield '  if [[ "$word" == -* ]]; then'
     yield '    case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in'
@@ -115,43 +135,65 @@ def _bash() -> Iterator[str]:
 
 def _zsh() -> Iterator[str]:
     """Yield the script of bash, which zsh can run."""
-    yield "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
+    yield "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
+    yield "autoload -Uz bashcompinit && bashcompinit"
     yield from _bash()
 
 
 def _fish() -> Iterator[str]:
     from backstory.cli.main import VERBS
 
+    yield "function __backstory_after -d 'The words before the cursor are these'"
+    yield "    set -l words (commandline -opc)"
+    yield '    test "$words[2..]" = "$argv"'
+    yield "end"
+    yield "function __backstory_in -d 'The words before the cursor begin with these'"
+    yield "    set -l words (commandline -opc)"
+    yield '    test "$words[2..$(math 1 + (count $argv))]" = "$argv"'
+    yield "end"
     for verb, phrase in VERBS.items():
-        yield f"complete -c backstory -n __fish_use_subcommand -a {verb} -d {shlex.quote(phrase)}"
-    for verb, names in _first_words().items():
-        names = shlex.quote(" ".join(names))
-        yield f"complete -c backstory -n '__fish_seen_subcommand_from {verb}' -a {names}"
+        yield f"complete -c backstory -f -n __backstory_after -a {verb} -d {shlex.quote(phrase)}"
+    for typed, names in _next_words().items():
+        if typed:
+            files = "" if typed in _OR_FILES else " -f"
+            names = shlex.quote(" ".join(names))
+            yield f"complete -c backstory{files} -n '__backstory_after {' '.join(typed)}' -a {names}"
     for command, (kind, default) in COMMANDS.items():
-        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
+        longer = [f"; and not __backstory_in {name}" for name in COMMANDS if name.startswith(f"{command} ")]
+        condition = f"__backstory_in {command}{''.join(longer)}"
         for setting in settings(kind, default):
             choices = _choices(setting)
             value = f" -x -a {shlex.quote(' '.join(choices))}" if choices else "" if setting.kind is bool else " -r"
             sentence = " ".join(field_doc(setting.owner, setting.field).split()).partition(". ")[0].rstrip(".")
             for flag in () if setting.positional else (*setting.short, *setting.flags()):
                 long = flag.removeprefix("--")
-                yield f"complete -c backstory -n '{seen}' -l {long}{value} -d {shlex.quote(sentence)}"
+                yield f"complete -c backstory -n '{condition}' -l {long}{value} -d {shlex.quote(sentence)}"
 
 
-def _verbs() -> list[str]:
+def _next_words() -> dict[tuple[str, ...], Sequence[str]]:
+    """Return what may follow the words of a command: verbs, actions, or names that come with the package."""
     from backstory.cli.main import VERBS
 
-    return list(VERBS)
-
-
-def _first_words() -> dict[str, list[str]]:
-    """Return what may follow a verb: its actions, or the names that come with the package and need no torch."""
     # Their folder's own module would load numpy.
     suites = sorted(file.stem for file in (Path(backstory.__file__).parent / "papers" / "suites").glob("*.yaml"))
-    actions = {verb: list(module.ACTIONS) for verb, module in _WITH_ACTIONS.items()}
-    names = {"train": recipes.names(), "ls": list(ls.KINDS), "reproduce": suites, "help": _verbs()}
-    return actions | names | {"completion": list(typing.get_args(Shell))}
+    names: dict[tuple[str, ...], Sequence[str]] = {
+        (): list(VERBS),
+        ("train",): recipes.names(),
+        ("explain",): NAMES["explanations"],
+        ("reproduce",): suites,
+        ("data", "show"): NAMES["corpora"],
+        ("data", "prepare"): NAMES["corpora"],
+        ("recipe", "show"): recipes.names(),
+        ("recipe", "copy"): recipes.names(),
+        ("ls",): [*ls.KINDS, "runs"],
+        ("completion",): list(typing.get_args(Shell)),
+        ("help",): list(VERBS),
+    }
+    return names | {(verb,): list(module.ACTIONS) for verb, module in _WITH_ACTIONS.items()}
 
+
+_OR_FILES = {("train",), ("reproduce",), ("data", "show"), ("recipe", "show"), ("recipe", "copy")}
+"""Words after which a file may stand in the place of a name."""
 
 _WITH_ACTIONS = {"sweep": sweep, "reader": reader, "data": data, "recipe": recipe}
 
@@ -173,7 +215,9 @@ def _values() -> dict[str, list[str]]:
     return values
 
 
-def _choices(setting: Setting) -> list[str]:
+def _choices(setting: Setting) -> Sequence[str]:
+    if setting.name in _NAMED:
+        return NAMES[_NAMED[setting.name]]
     if setting.choices:
-        return list(setting.choices)
+        return setting.choices
     return [str(v) for kind in setting.kinds() if typing.get_origin(kind) is Literal for v in typing.get_args(kind)]
