@@ -203,6 +203,9 @@ def test_a_folder_leaves_out_what_is_no_text_and_says_so(tmp_path: Path) -> None
     for name in ("a.png", "b.jpg", "c.zip", "d.html", "e.pdf", "f"):
         (tmp_path / name).write_bytes(b"<html>\x00")
     data = prepared(tmp_path)
+    assert data.left_out == (
+        f"left out 6 files of {tmp_path} without text: a.png (a picture), b.jpg (a picture), c.zip (an archive) and 3 more"
+    )
     assert data.provenance.endswith(
         "; left out 6 files without text (a picture: 2, an archive: 1, a web page: 1, a PDF: 1, binary data: 1)"
     )
@@ -229,9 +232,10 @@ def test_a_folder_as_one_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "b.jsonl").write_text(LINES)
     (tmp_path / "c.png").write_bytes(b"\0")
-    found = find_text(tmp_path, TextReader())
-    assert [source.title for source in found.sources["text"]] == ["a", "b"]
-    assert found.provenance.endswith("2 files; left out 1 file without text (a picture: 1)")
+    corpus = find_text(tmp_path, TextReader())
+    assert [source.title for source in corpus.sources["text"]] == ["a", "b"]
+    assert corpus.provenance.endswith("2 files; left out 1 file without text (a picture: 1)")
+    assert corpus.left_out == f"left out 1 file of {tmp_path} without text: c.png (a picture)"
     for name in SPLITS:
         (tmp_path / f"{name}.txt").write_text(name)
     assert [source.path.name for source in find_text(tmp_path, TextReader()).sources["text"]] == ["test.txt"]

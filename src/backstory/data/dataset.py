@@ -59,6 +59,8 @@ class Dataset:
     provenance: str
     source: Recall | Algorithm | None = None
     """Generator of its documents; None for a text from files."""
+    left_out: str = ""
+    """Files of a folder that were left out, in a sentence; empty for none."""
 
     def epoch(self, number: int) -> np.ndarray:
         """Return the ids (tokens,) to train on in an epoch, counted from 1: the training split, or as many new ones."""

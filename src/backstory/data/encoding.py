@@ -85,7 +85,8 @@ def prepare(
     entry = disk_cache.fetch(f"text-{key[:32]}", make)
     stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
-    return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+    vocabulary = Vocabulary.from_json(stored["vocabulary"])
+    return Dataset(corpus.name, vocabulary, splits, fingerprint, corpus.provenance, left_out=corpus.left_out)
 
 
 def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:

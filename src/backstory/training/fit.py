@@ -254,8 +254,10 @@ def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{count_parameters(trainer.model):,} parameters, {len(dataset.splits['train'].ids):,} tokens of {dataset.corpus}, "
         f"{len(dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
+        dataset.left_out,
         _unknown_warning(dataset, trainer.config.text),
         _size_advice(dataset),
+        _split_advice(dataset),
         *(overlap.warning(dataset.vocabulary.tokenizer.unit) for overlap in overlaps(dataset) or []),
     ]
     if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _machine_is_busy():
@@ -283,6 +285,23 @@ def _size_advice(dataset: Dataset) -> str | None:
     if dataset.corpus in CORPORA or dataset.vocabulary.tokenizer.unit != "word" or types < MANY_WORDS:
         return None
     return f"{types:,} word types make training slow; --text.maximum-size 20000, or --text.tokenizer bpe:8000, makes it faster"
+
+
+FEW_TOKENS = 100_000
+"""Tokens of a split that are enough to score a model, whatever the share of the text that they are."""
+
+
+def _split_advice(dataset: Dataset) -> str | None:
+    """Return how to choose the splits of a text of one's own, if its validation or test split is below 1% of the tokens."""
+    tokens = {name: len(split.ids) for name, split in dataset.splits.items()}
+    small = {name: n for name, n in tokens.items() if n < min(FEW_TOKENS, 0.01 * sum(tokens.values()))}
+    if dataset.corpus in CORPORA or not small:
+        return None
+    sizes = " and ".join(f"the {name} split has {n:,} {plural('token', n)}" for name, n in small.items())
+    return (
+        f"{sizes} of {sum(tokens.values()):,}, too few to score a model; to choose the splits yourself, give a folder with the "
+        "files train.txt, valid.txt and test.txt"
+    )
 
 
 def _unknown_warning(dataset: Dataset, text: TextConfig) -> str | None:

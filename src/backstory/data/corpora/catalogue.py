@@ -8,15 +8,20 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, tee
 from pathlib import Path
 
+from backstory.config import recipes
 from backstory.config.errors import UserError, nearest, plural
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
 from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
+from backstory.storage.manifest import CHECKPOINTS
 
 SPLITS = ("train", "valid", "test")
 """The splits, in the order in which they are prepared."""
+
+NAMED = 3
+"""Files that a message lists by name."""
 
 Document = tuple[str, Iterable[str]]
 """A title and the text in blocks, which are read before the next document."""
@@ -81,6 +86,8 @@ class Corpus:
     sources: dict[str, list[Source]]
     documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole
     closed: bool = False
+    left_out: str = ""
+    """Files of a folder that were left out, in a sentence; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -170,20 +177,27 @@ def _dataset(path: Path, reader: TextReader) -> Corpus:
 
 def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     """Open a folder: the files of its splits, or a document per file; `whole` as one text, if it has no splits."""
+    if (path / recipes.CONFIG).is_file() and (path / CHECKPOINTS).is_dir():
+        raise UserError(f"{path} is a run, not a corpus; give a text, or the corpus that the run was trained on")
     files, skipped = _texts(path, reader)
-    name, left_out = path.resolve().name, _left_out(skipped)
+    name, left_out = path.resolve().name, _left_out(Counter(skipped.values()))
     if not files:
         raise UserError(f"the folder {path} holds no files{left_out}; give a folder of text files")
+    names = _names(skipped, path)
     if (named := _named_splits(files, path)) is not None:
         sources = {split: [reader.source(file) for file in part] for split, part in named.items()}
         plain = all(source.documents is None for part in sources.values() for source in part)
         how = "files for train, valid and test" if plain else f"the field {reader.field} of its files as splits"
-        return Corpus(name, "words" if plain else "regex", f"the folder {name} with {how}{left_out}", sources)
+        return Corpus(
+            name, "words" if plain else "regex", f"the folder {name} with {how}{left_out}", sources, left_out=names
+        )
     titled = [reader.source(file, str(file.relative_to(path).with_suffix(""))) for file in files]
     if whole:
-        return Corpus(name, "regex", f"the folder {name}, {len(files):,} files{left_out}", {"text": titled})
+        return Corpus(
+            name, "regex", f"the folder {name}, {len(files):,} files{left_out}", {"text": titled}, left_out=names
+        )
     how, sources = _dealt(titled)
-    return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources)
+    return Corpus(name, "regex", f"the folder {name}, {how}{left_out}", sources, left_out=names)
 
 
 def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
@@ -209,16 +223,21 @@ def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
     return how + (", the files of records cut into 90, 5 and 5 percent" if any(records) else ""), sources
 
 
-def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], Counter[str]]:
-    """Return the texts below a folder, and how many files of which kinds are no texts."""
-    files, skipped = [], Counter[str]()
-    for path in _visible(folder):
-        kind = None if reader.as_is else kind_of(path)
-        if kind is None:
-            files.append(path)
-        else:
-            skipped[kind] += 1
-    return files, skipped
+def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str]]:
+    """Return the texts below a folder, and the kinds of the files that are no texts."""
+    kinds = {path: None if reader.as_is else kind_of(path) for path in _visible(folder)}
+    files = [path for path, kind in kinds.items() if kind is None]
+    return files, {path: kind for path, kind in kinds.items() if kind is not None}
+
+
+def _names(skipped: dict[Path, str], folder: Path) -> str:
+    """Return `left out 5 files of notes without text: a.png (a picture), b.pdf (a PDF) and 3 more`, or nothing."""
+    if not skipped:
+        return ""
+    names = [f"{path.relative_to(folder)} ({kind})" for path, kind in skipped.items()]
+    listed, more = ", ".join(names[:NAMED]), len(names) - NAMED
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"left out {len(names):,} {plural('file', len(names))} of {folder} without text: {listed}{rest}"
 
 
 def _left_out(skipped: Counter[str]) -> str:
