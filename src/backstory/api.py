@@ -247,7 +247,7 @@ def audit(
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
     requested = EvalOptions.build(None, text=_text(text), **_plain(options))
     requested.check()
-    setup = open_evaluation(_open(model, tokenizer, name), requested)
+    setup = open_evaluation(_open(model, tokenizer, name), requested, other_corpus=True)
     return evaluation.audit_reader(setup, progress)[1].record()
 
 

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Command, piped, process, tree
+from commands import SMALL, Command, piped, process, tree
 
 import backstory as bs
+from backstory.config import UserError
 
 TEXT = "ann saw the zebra and\nbob took more jam\n"
 
@@ -31,6 +32,51 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     assert command("evaluate", "run", "-").out == line.format("standard input")
     assert json.loads(command("evaluate", "run", "text.txt", "--json").out)["figures"] == result.figures.to_dict()
     assert tree(Path()) == before
+
+
+def test_training_names_files_without_text_and_splits_that_are_too_small(command: Command) -> None:
+    for number, lines in enumerate((1, 9, 120, 9)):
+        Path("other", f"{number}.txt").write_text("ann saw more jam\n" * lines)
+    Path("other", "notes.txt").rename("other/notes.pdf")
+    trained = command("train", "demo", "--corpus", "other", *SMALL)
+    left_out = "left out 1 file of other without text: notes.pdf (a PDF)"
+    assert f"{left_out}\n" in trained.err
+    assert (
+        "the valid split has 5 tokens of 560, too few to score a model; to choose the splits yourself, give a folder with "
+        "the files train.txt, valid.txt and test.txt\n"
+    ) in trained.err
+    with pytest.warns(UserWarning, match=re.escape(left_out)):
+        bs.evaluate("runs/demo", text=Path("other"))
+    for split, lines in {"train": 300, "valid": 9, "test": 9}.items():
+        Path("other", f"{split}.txt").write_text("ann saw more jam\n" * lines)
+    assert "too few" not in command("train", "demo", "--corpus", "other", *SMALL, "--out", "more").err
+
+
+def test_a_run_reads_other_corpora_in_its_own_vocabulary(command: Command, run_copy: Path) -> None:
+    for split in ("train", "valid", "test"):
+        Path("other", f"{split}.txt").write_text(f"ann saw the {split} and\nbob took more jam\n" * 9)
+    Path("other", "notes.txt").unlink()
+    before = tree(Path())
+    alone = bs.evaluate("run", text=Path("other", "test.txt")).figures
+    of_corpus = bs.evaluate("run", corpus="other").figures
+    assert (of_corpus.nats_per_token, of_corpus.unknown_tokens) == (alone.nats_per_token, 9)
+    assert command("evaluate", "run", "--corpus", "other").out.startswith("run, test split of other, static reader\n")
+    table = command("evaluate", "run", "--corpus", "other", "--corpus", "good.txt").out.splitlines()
+    assert [line.split()[0] for line in table[2:4]] == ["other", "good.txt"]
+    assert f"{of_corpus.nats_per_token:.4f}" in table[2]
+    assert (
+        "a text and --corpus cannot be combined"
+        in command("evaluate", "run", "good.txt", "--corpus", "other").mistake()
+    )
+    with pytest.raises(UserError, match="a text and"):
+        bs.evaluate("run", text="ann saw the jam\n", corpus="other")
+    assert tree(Path()) == before  # a result of another corpus is written where --out says
+
+
+def test_a_run_is_no_corpus(command: Command, run_copy: Path) -> None:
+    message = "run is a run, not a corpus; give a text, or the corpus that the run was trained on"
+    for arguments in (["train", "demo", "--corpus", "run"], ["evaluate", "run", "run"], ["data", "show", "run"]):
+        assert message in command(*arguments).err
 
 
 def test_a_file_s_name_is_no_markup(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -497,8 +497,9 @@ def test_what_does_not_go_together(
     name = f"hf:{folder}"
     assert "brings no corpus of its own; say which with --corpus" in mistake(capsys, "evaluate", name)
     assert "read with the corpus it was trained on; leave --corpus out" in mistake(
-        capsys, "evaluate", tiny_run, "--corpus", "ptb"
+        capsys, "examine", tiny_run, "--corpus", "ptb"
     )
+    assert "a text and --corpus cannot be combined" in mistake(capsys, "evaluate", name, text, "--corpus", text)
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
         capsys, "examine", name, "--corpus", text
     )

@@ -38,14 +38,14 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     corpus: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
-    """For hf:... alone: the corpus, by its name or the path of a file or folder; given more than once: one result for each."""
+    """A corpus by its name or the path of a file or folder (else that of the run); given more than once: a result for each."""
     collect_statistics: tyro.conf.FlagCreatePairsOff[bool] = False
     """Collect the statistics of training gradients that the reader needs (`backstory reader statistics`) before it reads."""
 
     @property
     def single_corpus(self) -> str | None:
-        """The corpus; None for none or several."""
-        return self.corpus[0] if len(self.corpus) == 1 else None
+        """The corpus that is read; None for none or several."""
+        return self.corpus[0] if len(self.corpus) == 1 and self.text is None else None
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(EvaluateArguments, arguments, "evaluate")
     if args.text is not None and args.split is not None:
         raise UserError("a text has no splits; remove --split, or the text")
+    if args.text is not None and args.corpus and not args.collect_statistics:  # which are those of a corpus
+        raise UserError("a text and --corpus cannot be combined; remove one")
 
     announce(f"reading {_text_name(args)} with {args.run}", args.run)
     from backstory.results.run_listing import runs_in
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.json:
         print_json(result)
     else:
-        print(describe(result) if args.text is None else summary(result))
+        print(describe(result, args.single_corpus) if args.text is None else summary(result))
     return 0
 
 
@@ -148,7 +150,10 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
             continue
         results.append(result)
         if not args.json:
-            print(f"{run}: {summary(result)}" if args.text is not None else describe(result), flush=True)
+            print(
+                f"{run}: {summary(result)}" if args.text is not None else describe(result, args.single_corpus),
+                flush=True,
+            )
     if args.json:
         print_json(results)
     if left_out:
@@ -166,7 +171,8 @@ def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
         raise UserError("--collect-statistics is for a reader that moves the weights; name it with --reader")
     moving = str(typed_settings(base).get("moving", "all"))
     moving = moving if moving.startswith("low-rank") else "all"
-    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": args.single_corpus}
+    corpus = args.corpus[0] if args.corpus else None
+    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": corpus}
     path, _ = collect(StatisticsArguments(run=run, moving=moving, **how))
     print(f"backstory: statistics of training gradients are in {path}", file=sys.stderr)
 
@@ -243,8 +249,8 @@ def _warnings(result: "Result[EvaluationFigures]") -> list[str]:
     return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result.figures))]
 
 
-def describe(result: "Result[EvaluationFigures]") -> str:
-    """Return the result of evaluating a split as lines of text."""
+def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> str:
+    """Return the result of evaluating a split as lines of text, with the corpus if one was named."""
     figures, unit = result.figures, result.figures.unit
     more = [f"{figures.bits_per_token:.4f} bits per {unit}"]
     for bits, each in ((figures.bits_per_character, "character"), (figures.bits_per_byte, "byte")):
@@ -256,10 +262,11 @@ def describe(result: "Result[EvaluationFigures]") -> str:
         head, more[0] = f"bits        {figures.bits_per_token:.4f} per {unit}", f"perplexity {perplexity}"
     more += _per_word(figures)
     after = "" if figures.after is None else f", after {figures.after}"
+    of_corpus = "" if corpus is None else f" of {result.corpus.title()}"
     after += "" if figures.addressing is None else f", addressing {figures.addressing}"
     return "\n".join(
         [
-            f"{result.name}, {figures.split} split, {figures.reader} reader{after}",
+            f"{result.name}, {figures.split} split{of_corpus}, {figures.reader} reader{after}",
             f"  {head}  ({', '.join(more)})",
             f"  tokens      {_tokens(figures)}, all scored, batch size {figures.batch_size:,}",
             f"  audit       {_audit(figures)}",

@@ -194,6 +194,8 @@ class EvalOptions(ReadingOptions, ModelOptions):
             raise UserError(
                 "--resume and --per-token cannot be combined, as that file is written in one go; remove one"
             )
+        if self.text is not None and self.corpus is not None:
+            raise UserError("a text and --corpus cannot be combined; remove one")
         if self.text is not None and self.lengths:
             raise UserError("--lengths works with synthetic tasks only; remove it to evaluate your own text")
         self._check_lines()

@@ -45,7 +45,7 @@ def evaluate(
 
     Returns the result (docs/results.md): its `figures` with their units and the audit, and its `provenance`. It is written to
     `options.out`, by default RUN/evaluate-SPLIT with whatever is not the default added to the name; for a text,
-    or a model from elsewhere, only if `out` is given. Raises UserError, before anything is written.
+    a corpus that is named, or a model from elsewhere, only if `out` is given. Raises UserError, before anything is written.
     """
     options = EvalOptions.build(options, **fields)
     options.check()
@@ -53,7 +53,7 @@ def evaluate(
         check_per_token(options.per_token, options.batch_size, options.overwrite)
     if options.per_line is not None:
         check_table(options.per_line, options.overwrite, ENDINGS)
-    setup = open_evaluation(model, options)
+    setup = open_evaluation(model, options, other_corpus=True)
     if setup.lines is not None:
         return _evaluate_lines(setup, setup.lines, progress)
     overlap = setup.overlap(options.data_dir, options.allow_equal_splits)
@@ -103,7 +103,7 @@ def evaluate_corpora(
     done: Callable[[Result[EvaluationFigures]], object] | None = None,
     **fields: Any,
 ) -> list[Result[EvaluationFigures]]:
-    """Evaluate a model from elsewhere on each of several corpora, as `evaluate` does, and return the results in order.
+    """Evaluate a model on each of several corpora, as `evaluate` does, and return the results in order.
 
     With `out`, each result is in a folder of its corpus in it. `done` is called with every result. Raises UserError before
     anything is read where a corpus is not there, or options serve a single one.
@@ -120,7 +120,7 @@ def evaluate_corpora(
             raise UserError(f"two corpora are called {name}; name each once, or give their files different names")
     run = open_run(model, options.load_options())
     for corpus in corpora:
-        check_name(options.split, run.dataset(corpus, options.data_dir, options.field).splits, "split")
+        check_name(options.split, run.other_dataset(corpus, options.data_dir, options.field).splits, "split")
     results = []
     for corpus, name in zip(corpora, folders, strict=True):
         out = None if options.out is None else within(options.out, name)
@@ -231,7 +231,7 @@ def check_after(after: str, split: str, splits: Iterable[str]) -> None:
 def result_folder(setup: EvalSetup) -> Path | None:
     """Return the folder of the result; None if it is not written. Raises UserError if it cannot be."""
     options, folder = setup.options, setup.options.out
-    if folder is None and options.text is None and setup.run.results is not None:
+    if folder is None and options.text is None and options.corpus is None and setup.run.results is not None:
         overrides = (
             () if setup.run.as_trained else tuple("=".join(item) for item in options.inference_overrides().items())
         )

@@ -1,6 +1,7 @@
 """Open what an evaluation reads: a trained run, its corpus or a text of one's own, and a reader over the run."""
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ class EvalSetup:
             check_splits_differ(self.dataset, allow_equal)
         if self.run.results is None:
             return None
-        if (measured := overlaps(self.dataset)) is not None:
+        if self.options.corpus is None and (measured := overlaps(self.dataset)) is not None:
             return [one for one in measured if one.split == self.split.name]
         if self.dataset.source is not None:
             return None
@@ -108,13 +109,17 @@ def open_reader(
     return run, build(layers, run, run.precision(precision)), layers
 
 
-def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any) -> EvalSetup:
+def open_evaluation(
+    model: Path | str | Run, options: Any = None, *, other_corpus: bool = False, **fields: Any
+) -> EvalSetup:
     """Load a run with the text and the reader that the options name.
 
     `options` are EvalOptions, or those of another verb, of which the fields that they share are taken; `fields` replace them:
-    `open_evaluation("runs/x", args, reader="cache", text=Path("a.txt"))`. Raises UserError, also if the corpus is not the one
-    that the run was trained on, for a text that is empty, binary or not UTF-8, and unless `allow_unknown` for a text that is
-    mostly outside the vocabulary.
+    `open_evaluation("runs/x", args, reader="cache", text=Path("a.txt"))`. A run reads a corpus that the options name with
+    `other_corpus` only.
+
+    Raises UserError, also if the corpus is not the one that the run was trained on, for a text that is empty, binary or not
+    UTF-8, and unless `allow_unknown` for a text that is mostly outside the vocabulary.
     """
     options = EvalOptions.build(options, **fields)
     overrides = options.inference_overrides()
@@ -124,11 +129,18 @@ def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any)
         dataset = read_text(run, options.text, options.field, lines)
         split = dataset.splits["text"]
     else:
-        dataset = run.dataset(options.corpus, options.data_dir, options.field)
+        if other_corpus and options.corpus is not None:
+            dataset = run.other_dataset(options.corpus, options.data_dir, options.field)
+        else:
+            dataset = run.dataset(options.corpus, options.data_dir, options.field)
         check_name(options.split, dataset.splits, "split")
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)
         split = dataset.splits[options.split]
+    if dataset.left_out and (
+        options.text is not None or options.corpus is not None
+    ):  # the run's own said so in training
+        warnings.warn(dataset.left_out, stacklevel=2)
     setup = EvalSetup(run, dataset, split, reader, layers, options, lines)
     if not options.allow_unknown:
         setup.check_known()
@@ -141,11 +153,11 @@ def read_text(run: Run, text: Path | BinaryIO, field: str | None = None, lines: 
     `field` holds the texts of a file of records; by default it is that of the run's corpus. With `lines`, each line is a
     document.
     """
-    vocabulary, provenance = run.vocabulary, "a text of one's own"
+    vocabulary, provenance, left_out = run.vocabulary, "a text of one's own", ""
     if isinstance(text, Path) and not is_plain(text):
         field = field or (TextConfig() if run.config is None else run.config.text).field
         corpus = find_text(text, TextReader(field, vocabulary.tokenizer.unit == "byte"))
-        name, provenance = corpus.name, f"{provenance}: {corpus.provenance}"
+        name, provenance, left_out = corpus.name, f"{provenance}: {corpus.provenance}", corpus.left_out
         split, sha256 = encode_sources(vocabulary, corpus.sources["text"], "text", name, lines)
     else:
         if isinstance(text, Path):
@@ -156,4 +168,4 @@ def read_text(run: Run, text: Path | BinaryIO, field: str | None = None, lines: 
         split, sha256 = encode_bytes(vocabulary, blocks, "text", name, lines)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
-    return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance)
+    return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance, left_out=left_out)

@@ -129,6 +129,9 @@ class HuggingFaceRun(Run):
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
 
+    def other_dataset(self, corpus: str, data_dir: Path | None, field: str | None = None) -> Dataset:
+        return self.dataset(corpus, data_dir, field)
+
 
 def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     """Load the model and the tokenizer of `hf:PATH_OR_NAME`, by default with the weights as they were saved.

@@ -216,6 +216,11 @@ class Run:
             )
         return dataset
 
+    def other_dataset(self, corpus: str, data_dir: Path | None, field: str | None = None) -> Dataset:
+        """Return a corpus by its name or path, in the run's vocabulary. Raises UserError."""
+        text = TextConfig(corpus=corpus, field=field or self.config.text.field)
+        return prepare(text, data_dir, vocabulary=self.vocabulary)
+
     def text_source(self, data_dir: Path | None) -> tuple[TextConfig, Path | None]:
         """Return the text settings and data folder that prepare the training corpus again, from any working folder."""
         text, recorded = self.config.text, {k: Path(v) for k, v in self.places.items()}
