@@ -52,7 +52,7 @@ __all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "lo
 Progress = Callable[[int, int], None]
 
 
-@checked()
+@checked(threads=(1, 1024))
 def train(
     recipe: str | Path | RunConfig,
     out: Path | str | None = None,
@@ -66,6 +66,7 @@ def train(
     track: Sequence[str] = (),
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
+    threads: int | None = None,
 ) -> Result[TrainingFigures] | None:
     """Train a model into a folder and return the result.
 
@@ -84,6 +85,8 @@ def train(
         track: Trackers that get the curves too: `tensorboard`, `trackio`, `wandb`.
         init_from: A run whose best weights initialise this one.
         allow_equal_splits: Allow a corpus whose validation and test are the same text.
+        threads: Threads inside the operations on a CPU. By default OMP_NUM_THREADS, that of the run that is resumed, or the
+            fastest number, which is timed on the first steps.
 
     Returns:
         The result, with the figures of the training in `.figures`, its curve as `.to_frame()` and the run's folder as
@@ -120,6 +123,7 @@ def train(
         track=track,
         init_from=init_from,
         allow_equal_splits=allow_equal_splits,
+        threads=threads,
         callbacks=callbacks,
     )
 

@@ -17,6 +17,7 @@ from backstory.config.errors import check_utf8
 from backstory.config.ignored_settings import warn_ignored
 from backstory.config.process import first_here
 from backstory.config.scores import format_score
+from backstory.config.strict import between
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
@@ -50,6 +51,8 @@ class TrainArguments(JsonOutput):
     """A run whose best weights initialise this one; parts that it lacks, such as a buffer, are initialised as usual."""
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Allow a corpus whose validation and test are the same text."""
+    threads: int | None = between(None, 1, 1024)
+    """Threads on a CPU (else OMP_NUM_THREADS, or the fastest number, which is timed first)."""
     track: tuple[str, ...] = ()
     """Log the curves to tensorboard, trackio or wandb (if missing: `pip install -e '.[track]'` in the clone of backstory)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
@@ -75,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         track=args.track,
         init_from=args.init_from,
         allow_equal_splits=args.allow_equal_splits,
+        threads=args.threads,
         as_json=args.json,
     )
     if first_here() and not args.json:

@@ -1,7 +1,6 @@
 """Train a model into a run folder: the whole of `backstory train`, callable from Python."""
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,9 +44,10 @@ from backstory.training.memory_estimate import Text, check_memory
 from backstory.training.progress import check_settings
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
+from backstory.training.threads import MOST_THREADS, restored_threads, set_threads
 
 
-@checked()
+@checked(threads=(1, MOST_THREADS))
 def train(
     config: RunConfig,
     out: Path | str,
@@ -58,6 +58,7 @@ def train(
     track: Sequence[str] = (),
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
+    threads: int | None = None,
     callbacks: Sequence[Callable[[EpochRecord], object] | object] = (),
     console: Console | None = None,
 ) -> Result[TrainingFigures] | None:
@@ -65,8 +66,9 @@ def train(
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
     `metrics`); `track` names trackers beside metrics.jsonl; `init_from` is a run whose best weights a new one begins with. A
-    corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. `callbacks` are functions
-    that receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one fails, the
+    corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. `threads` is the number
+    of threads inside the operations on a CPU; None times some steps and takes the fastest. `callbacks` are functions that
+    receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one fails, the
     training is saved and ends with a UserError that names it. Under `torchrun` every
     rank calls this; all but the first write nothing and return None. Raises UserError before anything is
     written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
@@ -76,7 +78,7 @@ def train(
     _check_arguments(config, out, mode, data_dir, track, init_from)
     Callbacks(callbacks)  # before anything is written
     console = console or make_console(stderr=True)
-    with joined() as ranks:
+    with restored_threads(), joined() as ranks:
         check_batch(config.training.batch_size, ranks)
         with _locked_folder(out, config, mode, accept, ranks) as in_place:
             keep_freed_memory()
@@ -101,11 +103,12 @@ def train(
             changed = resume(trainer, accept) if mode == "resume" else frozenset()
             # What was accepted, or begun with, is in the first checkpoint and need not be given again.
             save_first = bool(changed) or initial_run is not None
+            choice = None if trainer.progress.finished else set_threads(trainer, threads)
             if not ranks.first:
                 _run_loop(trainer, Events(), make_console(quiet=True), save_first)
                 return None
 
-            _announce(console, trainer, mode)
+            _announce(console, trainer, mode, choice)
             trainer.folder = open_folder(out, config, mode, in_place)
             with _explained_failures(trainer.folder):
                 if trainer.progress.finished and not changed and (result := _finished_result(trainer.folder)):
@@ -247,8 +250,11 @@ def _best_hashes(trainer: Trainer) -> dict[str, str]:
     return {"weights": tensors_hash(ordered), "weights_file": best.hashes[WEIGHTS_FILE]}
 
 
-def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
-    """Print what is trained on which machine, what to know of the text, and where a resumed run stands."""
+def _announce(console: Console, trainer: Trainer, mode: Mode, choice: str | None) -> None:
+    """Print what is trained on which machine, what to know of the text, and where a resumed run stands.
+
+    `choice` is a line on the number of threads.
+    """
     progress, dataset, path = trainer.progress, trainer.dataset, trainer.folder.path
     lines: list[str | None] = [
         f"{count_parameters(trainer.model):,} parameters, {len(dataset.splits['train'].ids):,} tokens of {dataset.corpus}, "
@@ -260,10 +266,7 @@ def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
         _split_advice(dataset),
         *(overlap.warning(dataset.vocabulary.tokenizer.unit) for overlap in overlaps(dataset) or []),
     ]
-    if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _machine_is_busy():
-        lines.append(
-            "other programs keep this machine busy; with OMP_NUM_THREADS=1 training may be several times faster"
-        )
+    lines.append(choice)
     if progress.finished:
         lines.append(f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:
@@ -310,12 +313,6 @@ def _unknown_warning(dataset: Dataset, text: TextConfig) -> str | None:
     share, unit = unknown_share(vocabulary, dataset.splits["valid"]), vocabulary.tokenizer.unit
     helps = advice(share.cause, unit, text.minimum_count, text.maximum_size)
     return share.warning(f"the validation {plural(unit)}", helps)
-
-
-def _machine_is_busy() -> bool:
-    """Return True if other programs use more than half of the cores, where the system knows."""
-    cores = os.cpu_count() or 1
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores / 2
 
 
 def _unit(trainer: Trainer) -> str:

@@ -69,6 +69,8 @@ class Trainer:
     ranks: Ranks = field(default_factory=Ranks)
     """This process among those that train together."""
     callbacks: Callbacks = field(default_factory=Callbacks)
+    threads: int | None = field(default=None, init=False)
+    """Threads that the resumed checkpoint was trained with; None for a training that starts."""
 
     def __post_init__(self) -> None:
         settings = self.config.training
@@ -114,6 +116,11 @@ class Trainer:
             return epoch * steps // segments, epoch * progress.step // segments
         total = epoch * stages.last_epoch(progress, settings)
         return total, min(total, (progress.epoch - 1) * epoch + (progress.epoch_tokens if progress.segment else 0))
+
+    def expected_steps(self) -> int:
+        """Return about how many steps are left."""
+        total, done = self.expected_tokens()
+        return (total - done) * len(self.batches.bounds) // self.epoch_tokens()
 
     def _fitting_steps(self) -> int:
         """Return the steps that fit into `training.minutes` at the speed so far."""
@@ -217,10 +224,18 @@ class Trainer:
             return Recorded(eager) if self.device.type == "cuda" else eager
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
         # a resumed run adds up in the order of one that was never interrupted.
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            text, answer_mask = self.batches.segment(0, 1, self.device)
-            eager(text, self._start(), answer_mask)
+        self._try(eager, 1)
         return eager
+
+    def _try(self, gradient: Gradient, length: int) -> None:
+        """Compute the gradient of the first tokens without an update; random numbers continue as if it had not been."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            text, answer_mask = self.batches.segment(0, min(length, self.batches.rows.shape[1] - 1), self.device)
+            gradient(text, self._start(), answer_mask)
+
+    def trial_step(self) -> None:
+        """Compute the gradient of a segment of mean length, to be timed; the training is as it was before."""
+        self._try(self._build_gradient(self.model), self.config.training.segment)
 
     def _breakdown(self, problem: str) -> NonFiniteError:
         """Return the error for numbers that are not finite, with its remedy.
@@ -364,7 +379,7 @@ class Trainer:
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
         run = {"progress": vars(self.progress), "config": to_dict(self.config)}
-        run |= {"corpus": self.dataset.fingerprint, "ranks": self.ranks.world}
+        run |= {"corpus": self.dataset.fingerprint, "ranks": self.ranks.world, "threads": torch.get_num_threads()}
         tensors = pack(self.model, self.optimizer, self.average, rank_tensors)
         self.folder.check_in_place()
         saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, {"progress": run})

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from backstory.config import UserError, plural
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_lines, read_small
@@ -69,7 +71,7 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
             f"{folder.config} is not what {checkpoint.path.name} was trained with; "
             "put it back as it was, or --accept config to go on with these settings"
         )
-    progress = saved.progress
+    progress, trainer.threads = saved.progress, saved.threads
     same_log = check_log(folder.metrics, progress.log_bytes, progress.epoch - 1, "metrics" in accept)
     try:
         trainer.restore(progress, checkpoint.tensors, same_settings)
@@ -116,24 +118,24 @@ class _SavedRun:
     corpus: str
     """Fingerprint of the corpus."""
     ranks: int
+    threads: int
+    """Threads of each; earlier versions did not save them, and always used as many as torch would."""
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> "_SavedRun":
         """Return what a checkpoint says of its run. Raises UserError."""
         saved = checkpoint.documents.get("progress")
-        if (
-            checkpoint.documents.keys() != {"progress"}
-            or not isinstance(saved, dict)
-            or saved.keys() != {"progress", "config", "corpus", "ranks"}
-        ):
+        hints = {"progress": Any, "config": dict[str, Any] | str, "corpus": str, "ranks": int, "threads": int}
+        if isinstance(saved, dict):
+            saved = {"threads": torch.get_num_threads(), **saved}
+        if checkpoint.documents.keys() != {"progress"} or not isinstance(saved, dict) or saved.keys() != hints.keys():
             raise UserError(
                 f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {_AGAIN}"
             )
-        hints = {"config": dict[str, Any] | str, "corpus": str, "ranks": int}
-        if not all(conforms(saved[name], hint) for name, hint in hints.items()):
+        if not all(conforms(saved[name], hint) for name, hint in hints.items()) or saved["threads"] < 1:
             raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {_AGAIN}")
         try:
-            return cls(Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"])
+            return cls(**{**saved, "progress": Progress.read(saved["progress"])})
         except ValueError as error:
             raise UserError(
                 f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "

@@ -1,0 +1,96 @@
+"""Threads inside the operations of a training on a CPU: the number that was asked for, the recorded one, or the fastest."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from backstory.config import plural
+from backstory.training.loop import Trainer
+
+MOST_THREADS = 1024
+FASTER = 1.05
+"""Speed-up from which on twice as many threads are worth their cores."""
+FEWEST_STEPS = 100
+"""Steps of a training from which on timing some of them pays."""
+_TURNS, _MOST_TURNS, _SECONDS = 3, 9, 1.0
+"""Timed steps with each number of threads: at least so many, and more of them within so many seconds."""
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Restore this process's number of threads after the block."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def set_threads(trainer: Trainer, requested: int | None) -> str | None:
+    """Set the number of threads that the trainer computes with; return a line on a choice that is not the usual one.
+
+    That is the requested number, or OMP_NUM_THREADS, or that of the run that is resumed, or else the fastest of 1, 2, 4, ...
+    up to as many as torch would use.
+    """
+    usual, recorded = torch.get_num_threads(), trainer.threads
+    if trainer.device.type != "cpu":
+        return None
+    fixed = usual == 1 or "OMP_NUM_THREADS" in os.environ or trainer.ranks.world > 1
+    number, line = requested or (usual if fixed else recorded), None
+    if number is None and trainer.expected_steps() >= FEWEST_STEPS:
+        number, seconds = fastest_threads(trainer.trial_step, usual)
+        line = describe(number, seconds)
+    torch.set_num_threads(number or usual)
+    if recorded is not None and recorded != number:
+        line = (
+            f"{trainer.folder.path} was trained with {_threads(recorded)}, and goes on with {number}: "
+            f"the rest may differ in the last bits; --threads {recorded} repeats it"
+        )
+    return line
+
+
+def fastest_threads(step: Callable[[], object], most: int) -> tuple[int, dict[int, float]]:
+    """Return the fastest number of threads up to `most`, and the median seconds of a step by number of threads.
+
+    The number is doubled as long as that helps. Two numbers take turns, so that other programs slow both down alike.
+    """
+    torch.set_num_threads(1)
+    step()  # allocates what the timed ones use
+    best, seconds = 1, {}
+    while (number := min(2 * best, most)) > best:
+        torch.set_num_threads(number)
+        step()
+        seconds |= _medians(step, (best, number))
+        if seconds[best] <= FASTER * seconds[number]:
+            break
+        best = number
+    return best, seconds
+
+
+def describe(best: int, seconds: dict[int, float]) -> str:
+    """Return the line that says which number of threads was chosen and why."""
+    others = ", ".join(f"with {_threads(n)} {time_:.3g} s" for n, time_ in seconds.items() if n != best)
+    return f"{_threads(best)}: a step takes {seconds[best]:.3g} s, {others} (--threads sets the number)"
+
+
+def _medians(step: Callable[[], object], numbers: tuple[int, int]) -> dict[int, float]:
+    """Return the median seconds of a step with each number of threads."""
+    times: dict[int, list[float]] = {number: [] for number in numbers}
+    began = time.perf_counter()
+    for turn in range(_MOST_TURNS):
+        if turn >= _TURNS and time.perf_counter() - began > _SECONDS:
+            break
+        for number in numbers:
+            torch.set_num_threads(number)
+            started = time.perf_counter()
+            step()
+            times[number].append(time.perf_counter() - started)
+    return {number: statistics.median(values) for number, values in times.items()}
+
+
+def _threads(number: int) -> str:
+    return f"{number} {plural('thread', number)}"
