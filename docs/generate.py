@@ -275,6 +275,30 @@ def memory_speed() -> Table:
     return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), tuple(rows))
 
 
+def inference_time() -> Table:
+    """Milliseconds per batch of the systems of Lee et al., and their ratio to the dense memory, beside what the paper prints."""
+    measured: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-inference.json").read_text())["rows"]
+    rows = []
+    for name, row in measured.items():
+        printed = ("", "")
+        if row["published_ms_per_batch"] is not None:
+            printed = f"{row['published_ms_per_batch']:,}", f"{row['published_to_dense']:.2f}"
+        quartiles = "{:.2f} to {:.2f}".format(*row["to_dense_quartiles"])
+        ours = f"{row['parameters']:,}", f"{row['ms_per_batch']:,.0f}", f"{row['to_dense']:.2f}", quartiles
+        rows.append((row["corpus"], name.removeprefix("enwik8-"), *ours, *printed))
+    heads = (
+        "corpus",
+        "system",
+        "parameters",
+        "ms per batch",
+        "as dense",
+        "quartiles",
+        "published ms",
+        "published, as dense",
+    )
+    return headed(heads, tuple(rows), texts=2)
+
+
 def memory_training() -> Table:
     """What a step of training keeps of an external memory, against the plain form."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
@@ -750,6 +774,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "tasks": solved,
         "memory-speed": memory_speed,
         "memory-training": memory_training,
+        "inference-time": inference_time,
         "localized-ntm": partial(reproduction, "localized-ntm"),
     },
     "docs/dynamical.md": {

@@ -16,6 +16,7 @@ from small_suites import BROKEN, finish, planned, start, suite, write
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
 from backstory.config.process import StopRequest
+from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.papers.suite import Suite
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteFolder, SuiteJobs, minutes_to_go
@@ -235,7 +236,8 @@ def test_a_run_waits_for_the_one_it_begins_with(desk: Path, monkeypatch: pytest.
 
     def run(jobs: list[RunJob], processes: int) -> None:
         display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
-        run_jobs(SuiteJobs(jobs, display, "", processes, "perplexity"), processes, None, StopRequest())
+        local = LocalProcesses(processes)
+        run_jobs(SuiteJobs(jobs, display, "", local, "perplexity"), local, StopRequest())
 
     monkeypatch.setattr(RunJob, "next_command", start)
     found = [RunJob(run, SuiteFolder(desk / "out"), minutes=run.minutes) for run in runs.values()]

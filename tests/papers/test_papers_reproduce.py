@@ -377,6 +377,14 @@ def steps(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+def copied_inputs(desk: Path, folder: Path) -> Path:
+    """A folder with the corpus, the recipe and the suite of a desk, and nothing else."""
+    for name in ("corpus", "tiny.yaml", "suite.yaml"):
+        copy = shutil.copytree if (desk / name).is_dir() else shutil.copy
+        copy(desk / name, folder / name)
+    return folder
+
+
 def children() -> list[int]:
     """Processes on this machine that run a command of the current folder's reproduction."""
     found = []
@@ -412,15 +420,11 @@ def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_fact
     assert code == 0, err
     for seen in steps(desk).values():
         assert seen == sorted(set(seen)), "a step is missing or doubled"
-    straight = tmp_path_factory.mktemp("straight")
-    for name in ("corpus", "tiny.yaml", "suite.yaml"):
-        copy = shutil.copytree if (desk / name).is_dir() else shutil.copy
-        copy(desk / name, straight / name)
-    os.chdir(straight)
+    os.chdir(copied_inputs(desk, tmp_path_factory.mktemp("straight")))
     code, _, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
-    assert figures(desk) == figures(straight)
-    assert steps(desk) == steps(straight)
+    assert figures(desk) == figures(Path.cwd())
+    assert steps(desk) == steps(Path.cwd())
 
 
 @pytest.mark.full

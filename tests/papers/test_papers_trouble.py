@@ -21,6 +21,7 @@ from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
 from backstory.config.process import Stopped, StopRequest
 from backstory.jobs import child, runner
+from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
 from backstory.papers import reproduction as reproduce
 from backstory.papers import suite_jobs
@@ -131,15 +132,21 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     def until_both_ended(_: float) -> None:
         assert [p.wait(60) for p in started] == [0, 0]
 
-    monkeypatch.setattr(runner.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(child.subprocess, "Popen", Recorded)
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=until_both_ended))
     (tmp_path / "logs").mkdir()
     runs = [SuiteRun(system, 1, RunConfig(), minutes, (), ()) for system, minutes in (("good", 2.0), ("bad", 1.0))]
     display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
-    jobs = SuiteJobs([RunJob(run, Script(tmp_path), minutes=run.minutes) for run in runs], display, "", 2, "perplexity")
+    jobs = SuiteJobs(
+        [RunJob(run, Script(tmp_path), minutes=run.minutes) for run in runs],
+        display,
+        "",
+        LocalProcesses(2),
+        "perplexity",
+    )
     try:
         with pytest.raises(OSError, match="the disk fails"):
-            runner.run_jobs(jobs, 2, None, StopRequest())
+            runner.run_jobs(jobs, LocalProcesses(2), StopRequest())
         assert [p.poll() for p in started] == [0, 0, -signal.SIGTERM]
     finally:
         for process in started:
@@ -199,7 +206,7 @@ def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.Mo
     write(suite())
     monkeypatch.setattr(reproduce, "run_jobs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match=r"^runs/suite-small is stopped and its runs are saved; ") as stopped:
-        reproduce.Reproduction.plan("suite.yaml", "small").run(1)
+        reproduce.Reproduction.plan("suite.yaml", "small").run(LocalProcesses(1))
     assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)
     assert main(["reproduce", "suite.yaml"]) == 143
 

@@ -16,6 +16,7 @@ from backstory.config import UserError
 from backstory.config.errors import NoDisk
 from backstory.config.process import StopRequest
 from backstory.jobs import child, runner
+from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
 from backstory.storage.lock import locked
 from backstory.tuning.sweep_storage import SweepFolder, open_storage
@@ -27,7 +28,7 @@ FULL = "backstory: cannot write to x: No space left on device; make room on that
 def ends_with(code: int, says: str) -> Callable[..., subprocess.Popen]:
     """In the place of a training: a process that says this and ends so."""
     told = f"import sys; print({says!r}, file=sys.stderr); sys.exit({code})"
-    return lambda arguments, log, data_dir: subprocess.Popen([sys.executable, "-c", told], stderr=log)
+    return lambda arguments, log, *_: subprocess.Popen([sys.executable, "-c", told], stderr=log)
 
 
 def run(path: Path, worker: str) -> list[str]:
@@ -35,7 +36,7 @@ def run(path: Path, worker: str) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
     with locked(path / "workers" / worker, "test", "--out"):
         jobs = SweepJobs(queue(path, worker), SweepFolder(path), 2, lambda: None, JobDisplay(console, COLUMNS), "test")
-        runner.run_jobs(jobs, 1, None, StopRequest())
+        runner.run_jobs(jobs, LocalProcesses(1), StopRequest())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

@@ -32,6 +32,8 @@ class ReproduceArguments(JsonOutput):
     """The folder (else runs/SUITE-SCALE)."""
     processes: int = between(1, 1)
     """Runs in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
+    cluster: str | None = None
+    """Run them on the workers of the Dask scheduler at this address (tcp://HOST:8786) instead."""
     minutes: float | None = between(None, 0.0, above=True)
     """Train each run for so many minutes, its schedule scaled to them (else for the suite's epochs)."""
     only: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(ReproduceArguments, arguments, "reproduce")
 
     announce(f"planning {args.suite}, {args.scale} scale")
+    from backstory.jobs.launchers import launcher
     from backstory.papers.reproduction import Reproduction, failures
 
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes)
@@ -64,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {duration(60 * job.minutes_left):>14}")
         return 0
-    planned.run(args.processes, args.data_dir)
+    with launcher(args.processes, args.data_dir, args.cluster) as place:
+        planned.run(place, args.data_dir)
 
     from backstory.reports import to_text
     from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table

@@ -37,6 +37,8 @@ class SweepArguments(JsonOutput):
     """URL of a database for the trials' figures, as sqlite:///sweeps.db (else a journal in the folder)."""
     processes: int = between(1, 1)
     """Trials in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
+    cluster: str | None = None
+    """Run them on the workers of the Dask scheduler at this address (tcp://HOST:8786) instead."""
     prune_from: int | None = between(1, 1)
     """First epoch after which a trial may be pruned; none: never."""
     keep_all: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -77,13 +79,15 @@ def run(arguments: Sequence[str]) -> int:
         )
 
     announce(f"planning a sweep of {recipe} over {args.space}")
+    from backstory.jobs.launchers import launcher
     from backstory.reports.phrases import search_summary
     from backstory.tuning.space import warn_ignored
     from backstory.tuning.sweeps import PlannedSweep
 
     planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
     warn_ignored(planned.space, args.config, typed_settings(arguments))
-    result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
+    with launcher(args.processes, args.data_dir, args.cluster) as place:
+        result = planned.run(args.trials, place, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result.figures
     if args.json:
         print_json(result)

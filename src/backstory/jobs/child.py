@@ -6,7 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -37,17 +37,25 @@ def threads() -> int:
     return int(text) if text.isdecimal() and int(text) else 1
 
 
-def start(arguments: Sequence[str], log: IO[bytes], data_dir: Path | None) -> subprocess.Popen:
+def start(
+    arguments: Sequence[str],
+    log: IO[bytes],
+    data_dir: Path | None,
+    folder: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen:
     """Start `backstory ARGUMENTS` in a child process that ends with this one and writes its output to the log.
 
-    The child has a session of its own: Ctrl-C reaches this process alone, which then ends its children one by one.
+    `folder` is its working directory (else this process's), and `variables` are added to its environment. The child has a
+    session of its own: Ctrl-C reaches this process alone, which then ends its children one by one.
     """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=_environment(data_dir),
+        cwd=folder,
+        env=_environment(data_dir) | dict(variables or {}),
         start_new_session=True,
     )
 

@@ -1,17 +1,16 @@
-"""Run jobs side by side, each a sequence of commands in child processes, and show their progress.
+"""Run jobs side by side, each a sequence of commands in processes of their own, and show their progress.
 
 The runs of a suite (`backstory reproduce`) and the trials of a sweep (`backstory sweep run`) are such jobs. What stops the
 runner stops its children, and each saves its work.
 """
 
 import math
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -21,6 +20,7 @@ from backstory.config.errors import NoDisk
 from backstory.config.process import StopRequest
 from backstory.config.terminal import LiveDisplay, say
 from backstory.jobs import child
+from backstory.jobs.launchers import Launcher, RunningCommand
 
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""
@@ -36,6 +36,8 @@ class CommandExit:
 
     code: int
     reason: str = ""
+    lost: bool = False
+    """True if the machine that it ran on is gone, so that its job goes on elsewhere."""
 
     @property
     def disk_full(self) -> bool:
@@ -97,41 +99,40 @@ class JobQueue(Protocol):
 
 @dataclass
 class _Running:
-    """A job whose command runs in a child process."""
+    """A job whose command runs."""
 
     job: Job
     verb: str
-    process: subprocess.Popen
-    log: IO[bytes]
+    command: RunningCommand
     log_start: int
     """Position in the log where the output of this command begins."""
 
 
-def run_jobs(queue: JobQueue, processes: int, data_dir: Path | None, stop: StopRequest) -> None:
-    """Run the jobs of a queue, at most `processes` at a time, until it is finished; return early on a stop.
+def run_jobs(queue: JobQueue, launcher: Launcher, stop: StopRequest) -> None:
+    """Run the jobs of a queue, as many at a time as the launcher takes, until it is finished; return early on a stop.
 
     A failed command ends its own job alone. Raises NoDisk when a command ended for a full disk, as every other one would.
-    On a stop and on any error the children are terminated, and their jobs left to be resumed.
+    On a stop and on any error the commands are terminated, and their jobs left to be resumed.
     """
     running: list[_Running] = []
     last_take = last_watch = -math.inf
     try:
         while not stop.requested:
-            # One by one: whatever raises, every running child is in the list and is terminated below.
-            for work in [w for w in running if w.process.poll() is not None]:
+            # One by one: whatever raises, every running command is in the list and is terminated below.
+            for work in [w for w in running if w.command.poll() is not None]:
                 running.remove(work)
-                _conclude(work)
-                running += _start(work.job, data_dir)
+                _conclude(work, launcher)
+                running += _start(work.job, launcher)
                 last_take = last_watch = -math.inf
-            if len(running) < processes and time.monotonic() - last_take > TAKE_SECONDS:
-                while len(running) < processes and (job := queue.take()):
-                    running += _start(job, data_dir)
+            if time.monotonic() - last_take > TAKE_SECONDS and len(running) < (slots := launcher.slots):
+                while len(running) < slots and (job := queue.take()):
+                    running += _start(job, launcher)
                 last_take = time.monotonic()
             if time.monotonic() - last_watch > WATCH_SECONDS:
                 for work in running:
                     work.job.watch()
-                    if work.process.poll() is None and work.job.ends_early():
-                        work.process.terminate()
+                    if work.command.poll() is None and work.job.ends_early():
+                        work.command.terminate()
                 queue.show([work.job for work in running])
                 if not running and queue.finished():
                     return
@@ -141,25 +142,28 @@ def run_jobs(queue: JobQueue, processes: int, data_dir: Path | None, stop: StopR
         _interrupt(running)
 
 
-def _start(job: Job, data_dir: Path | None) -> list[_Running]:
+def _start(job: Job, launcher: Launcher) -> list[_Running]:
     """Start the next command of a job; return nothing if the job is over."""
     try:
-        command = job.next_command()
-        if command is None:
+        arguments = job.next_command()
+        if arguments is None:
             return []
-        log = child.open_log(job.log)
-        return [_Running(job, command[0], child.start(command, log, data_dir), log, log.tell())]
+        log_start = job.log.stat().st_size if job.log.exists() else 0
+        return [_Running(job, arguments[0], launcher.start(arguments, job.log), log_start)]
     except BaseException:
         job.interrupted(None)
         raise
 
 
-def _conclude(work: _Running) -> None:
+def _conclude(work: _Running, launcher: Launcher) -> None:
     """Record the end of a command. Raises NoDisk for a full disk."""
-    work.log.close()
+    code = work.command.wait()
     work.job.watch()
-    code = work.process.returncode
-    ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
+    lost = launcher.lost(work.command)
+    reason = f"the machine that ran {work.verb} is gone" if lost else ""
+    if code and not lost:
+        reason = child.exit_reason(code, work.verb, work.job.log, work.log_start)
+    ending = CommandExit(code, reason, lost)
     work.job.command_ended(ending)
     if ending.disk_full:
         raise NoDisk(
@@ -168,16 +172,15 @@ def _conclude(work: _Running) -> None:
 
 
 def _interrupt(running: list[_Running]) -> None:
-    """Terminate the children, and wait until their work is saved."""
+    """Terminate the commands, and wait until their work is saved."""
     for work in running:
-        if work.process.poll() is None:
-            work.process.terminate()
+        if work.command.poll() is None:
+            work.command.terminate()
     for work in running:
-        work.process.wait()
+        work.command.wait()
     while running:
         work = running.pop()
-        work.log.close()
-        work.job.interrupted(CommandExit(work.process.returncode))
+        work.job.interrupted(CommandExit(work.command.wait()))
 
 
 _LEFT = ("run", "state", "settings")

@@ -15,6 +15,7 @@ from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
+from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select
@@ -109,24 +110,26 @@ class Reproduction:
             f"{time} with {together} {'process' if together == 1 else 'processes'}"
         )
 
-    def run(self, processes: int, data_dir: Path | None = None, console: Console | None = None) -> ReproductionFigures:
+    def run(
+        self, launcher: Launcher, data_dir: Path | None = None, console: Console | None = None
+    ) -> ReproductionFigures:
         """Say what it costs, run all selected runs, write result.json, and return its figures.
 
         Raises UserError before anything is written (a corpus or a device is missing, another process runs in the folder),
         and Stopped after a signal.
         """
-        self._check_machine(data_dir)
+        self._check_machine(data_dir, isinstance(launcher, LocalProcesses))
         started, console = now(), console or make_console(stderr=True)
         with locked(self.folder.path, "reproduction", "--out"):
             self.folder.open(self.suite, self.runs)
             jobs, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
-            for line in (*self.known_lines, self.budget(jobs, processes)):
+            for line in (*self.known_lines, self.budget(jobs, launcher.slots)):
                 display.say(line)
             title = f"{self.name}, {self.scale} scale"
-            queue = SuiteJobs(self.selected(jobs), display, title, processes, self.suite.metric)
+            queue = SuiteJobs(self.selected(jobs), display, title, launcher, self.suite.metric)
             with stop.listening(), display.shown():
                 try:
-                    run_jobs(queue, processes, data_dir, stop)
+                    run_jobs(queue, launcher, stop)
                 finally:
                     queue.show()
             if stop.signal is not None:
@@ -143,10 +146,10 @@ class Reproduction:
             write_result(self.folder.path, named, figures, origin)
             return figures
 
-    def _check_machine(self, data_dir: Path | None) -> None:
-        """Raise UserError for a missing corpus or device. The corpora are then ready for every process."""
+    def _check_machine(self, data_dir: Path | None, local: bool) -> None:
+        """Raise UserError for a missing corpus, or device if it runs here. The corpora are then ready for every process."""
         waiting = [run for run in self.todo if run.name not in self.known and not self.folder.finished(run)]
-        for device in {run.config.training.device for run in waiting}:
+        for device in {run.config.training.device for run in waiting if local}:
             choose_device(device)
         with shown_progress():
             datasets = {text: prepare(text, data_dir) for text in {run.config.text for run in waiting}}

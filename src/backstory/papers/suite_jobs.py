@@ -13,6 +13,7 @@ from backstory.config.formats import MISSING, decimal, duration, perplexity
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
+from backstory.jobs.launchers import Launcher
 from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun, preparation
@@ -194,6 +195,8 @@ def _examine(folder: Path, examination: PlannedExamination) -> SuiteCommand:
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")
+LOSSES = 3
+"""Times that a run goes on elsewhere after its machine was lost."""
 _STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 
 
@@ -229,6 +232,8 @@ class RunJob(Job):
     """Time that the whole run is expected to take, or took."""
     known: KnownRun | None = None
     """The run of another reproduction that its figures are taken from."""
+    losses: int = 0
+    """Times that the machine it ran on was lost."""
     _command: SuiteCommand | None = None
 
     @property
@@ -287,6 +292,8 @@ class RunJob(Job):
         if ending.code == 0 and not self._command.done():
             verb, result = self._command.arguments[0], self._command.out / RESULT
             self.fail(f"{verb} ended well, but {result} is damaged; remove that file")
+        elif ending.lost and self.losses < LOSSES:
+            self.losses += 1  # the next command resumes it
         elif ending.code != 0:
             self.fail(ending.reason)
 
@@ -315,9 +322,11 @@ class SuiteJobs:
     that begins with another run, until that one is done.
     """
 
-    def __init__(self, jobs: Sequence[RunJob], display: JobDisplay, title: str, processes: int, metric: Metric) -> None:
+    def __init__(
+        self, jobs: Sequence[RunJob], display: JobDisplay, title: str, launcher: Launcher, metric: Metric
+    ) -> None:
         self._jobs, self._display, self._title = jobs, display, title
-        self._processes = processes
+        self._launcher = launcher
         self._metric: Metric = metric
         self._by_name = {job.run.name: job for job in jobs}
 
@@ -330,7 +339,7 @@ class SuiteJobs:
 
     def show(self, running: Sequence[Job] = ()) -> None:
         done = sum(job.state == DONE for job in self._jobs)
-        left = duration(60 * minutes_to_go(self._jobs, self._processes))
+        left = duration(60 * minutes_to_go(self._jobs, max(1, self._launcher.slots)))
         title = f"{self._title}: {done} of {len(self._jobs)} runs done, about {left} left"
         self._display.show(title, [job.row(self._metric) for job in self._jobs])
 

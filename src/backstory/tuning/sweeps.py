@@ -18,6 +18,7 @@ from backstory.config.scores import IN_BITS
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import make_console
 from backstory.data import check_synthetic, prepare
+from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.results import Result, SearchFigures, TrainingFigures, result_or_none
@@ -90,7 +91,7 @@ class PlannedSweep:
     def run(
         self,
         trials: int,
-        processes: int,
+        launcher: Launcher,
         prune_from: int | None = 1,
         keep_all: bool = False,
         data_dir: Path | None = None,
@@ -102,7 +103,8 @@ class PlannedSweep:
         later; Stopped after a signal.
         """
         console, started = console or make_console(stderr=True), now()
-        choose_device(self.sweep.recipe.training.device)
+        if isinstance(launcher, LocalProcesses):
+            choose_device(self.sweep.recipe.training.device)
         with shown_progress(console):
             dataset = prepare(self.sweep.recipe.text, data_dir)  # once, before the processes need it
         storage = None if self.url is None else open_storage(self.folder, self.url)
@@ -123,10 +125,10 @@ class PlannedSweep:
             keep_best()  # an earlier process may have been killed before it did
             display, stop = JobDisplay(console, COLUMNS), StopRequest()
             done = sum(t.state.is_finished() for t in queue.trials())
-            display.say(f"{folder.path}: {_count(done, trials, processes)}")
+            display.say(f"{folder.path}: {_count(done, trials, launcher.slots)}")
             title = f"{sweep.space_name} on {sweep.recipe_name}"
             with stop.listening(), display.shown():
-                run_jobs(SweepJobs(queue, folder, trials, keep_best, display, title, unit), processes, data_dir, stop)
+                run_jobs(SweepJobs(queue, folder, trials, keep_best, display, title, unit), launcher, stop)
             if stop.signal is not None:
                 raise Stopped(
                     f"{folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
