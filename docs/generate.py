@@ -276,7 +276,7 @@ def memory_speed() -> Table:
 
 
 def inference_time() -> Table:
-    """Milliseconds per batch of the systems of Lee et al., and their ratio to the dense memory, beside what the paper prints."""
+    """Milliseconds per batch of the systems of Lee et al. and the ratio to the dense memory, beside what the paper prints."""
     measured: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-inference.json").read_text())["rows"]
     rows = []
     for name, row in measured.items():

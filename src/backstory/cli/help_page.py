@@ -43,7 +43,7 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
         **_MODEL_AND_TRAINING,
     },
     "sweep run": {
-        "sweep": ("--space", "--trials", "--out", "--processes", "--cluster", "--prune-from", "--keep-all", "--json"),
+        "sweep": ("--space", "--trials", "--out", "--processes", "--prune-from", "--keep-all", "--json"),
         **_MODEL_AND_TRAINING,
     },
     "evaluate": {
