@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from backstory.api import audit, compare, evaluate, examine, explain, generate, load, report, train
+    from backstory.api import audit, compare, evaluate, examine, explain, generate, load, referee, report, train
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
     from backstory.plugins import register
@@ -20,6 +20,7 @@ _HOMES = {
     "generate": "backstory.api",
     "load": "backstory.api",
     "recipe": "backstory.config.recipes",
+    "referee": "backstory.api",
     "register": "backstory.plugins",
     "report": "backstory.api",
     "train": "backstory.api",
@@ -36,6 +37,7 @@ __all__ = [
     "generate",
     "load",
     "recipe",
+    "referee",
     "register",
     "report",
     "train",

@@ -14,6 +14,7 @@ from backstory.config import RunConfig, TextConfig, UserError, check_name, recip
 from backstory.config.arguments import checked, described
 from backstory.config.errors import shown
 from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming
 from backstory.context import (
     EXPERIMENTS,
@@ -27,8 +28,9 @@ from backstory.context import (
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
-from backstory.evaluation import evaluation, generate
+from backstory.evaluation import evaluation, generate, refereeing
 from backstory.evaluation.opening import open_evaluation
+from backstory.evaluation.refereeing import RefereedText
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
@@ -39,6 +41,7 @@ from backstory.results import (
     ComparisonFigures,
     EvaluationFigures,
     ExplanationFigures,
+    RefereeFigures,
     Result,
     TrainingFigures,
 )
@@ -47,7 +50,7 @@ from backstory.runs.run import Run, is_elsewhere, open_run
 from backstory.runs.run_folder import Mode, RunFolder
 from backstory.training import fit
 
-__all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "load", "report", "train"]
+__all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "load", "referee", "report", "train"]
 
 Progress = Callable[[int, int], None]
 
@@ -253,6 +256,68 @@ def audit(
     requested.check()
     setup = open_evaluation(_open(model, tokenizer, name), requested, other_corpus=True)
     return evaluation.audit_reader(setup, progress)[1].record()
+
+
+@checked()
+def referee(
+    predictor: Any = None,
+    text: str | Path | BinaryIO | np.ndarray | None = None,
+    *,
+    process: str | None = None,
+    vocabulary: Vocabulary | None = None,
+    types: int | None = None,
+    start: int = 0,
+    name: str | None = None,
+    claim: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result[RefereeFigures]:
+    """Score a predictor of anybody's on a text, and audit how it does it (docs/referee.md).
+
+    Args:
+        predictor: A class or function that makes a predictor, an object with `predict(tokens)` and `observe(targets)` that
+            has read nothing and can be copied, or a reader of ours.
+        text: The path of a file, the text itself or a file that is open for bytes, read as bytes; or token ids (N,).
+        process: In place of a predictor the command line of a process that speaks the protocol.
+        vocabulary: The vocabulary whose tokens a text is read as, in place of bytes.
+        types: Types in each distribution, for token ids; by default as many as `predict` gives.
+        start: The token id before the first of token ids.
+        name: What the result calls the predictor.
+        claim: Figures to compare with the referee's: `{"bits_per_byte": 1.07}`.
+        progress: Called with the tokens read so far and all tokens.
+        options: The flags of `backstory referee` with underscores: `block`, `batch_size`, `cuts`, `every_token`, `seed`,
+            `tolerance`, `timeout`, `out` (`RefereeOptions`).
+
+    Returns:
+        The result: `.figures` with the score, `.figures.audit` and the `.figures.violations`, each with its token and its
+        evidence. It is written if `out` is given.
+
+    Raises UserError, for a predictor that fails or answers with another shape too.
+
+    Example:
+        >>> result = bs.referee(Bigrams, "my.txt")
+        >>> print(result.figures.bits_per_byte, result.figures.audit.passed, result.figures.violations)
+    """
+    claimed = {} if claim is None else {"claim": [f"{figure}={value}" for figure, value in claim.items()]}
+    requested = RefereeOptions.of(**_plain(options) | claimed)
+    if (predictor is None) == (process is None):
+        raise UserError("give a predictor, or the command line of a process; one of them")
+    opened = _refereed_text(text, vocabulary, types, start)
+    return refereeing.referee(predictor, opened, requested, process=process, name=name, progress=progress)
+
+
+def _refereed_text(text: Any, vocabulary: Vocabulary | None, types: int | None, start: int) -> RefereedText:
+    """Return what a predictor is scored on. Raises UserError."""
+    if isinstance(text, np.ndarray):
+        if text.ndim != 1 or not len(text) or not np.issubdtype(text.dtype, np.integer) or text.min() < 0:
+            raise UserError(f"token ids must be whole numbers (N,) from 0 on, not {described(text)}; give at least one")
+        return RefereedText("token ids", text, start, types)
+    source = _text(text)
+    if source is None:
+        raise UserError("there is no text to score; give a file, a text or token ids")
+    if isinstance(source, Path):
+        return RefereedText.of_path(source, vocabulary)
+    return RefereedText.of_file(source, str(getattr(source, "name", "text")), vocabulary)
 
 
 @checked()

@@ -27,6 +27,7 @@ VERBS = {
     "report": "write one page with the results of run folders",
     "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
+    "referee": "audit and score a predictor of anybody's: a Python object, or a process",
     "recipe": "show, copy or check a recipe (show, copy, check)",
     "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
     "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",

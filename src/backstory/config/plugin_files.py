@@ -1,14 +1,16 @@
 """Plugin files: Python files of a user that register cores, readers, metrics or experiments, loaded before a command runs."""
 
 import hashlib
+import importlib
 import os
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from backstory.config.errors import UserError, shown
+from backstory.config.errors import UserError, check_name, shown
 
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugin files of this process, which the processes that it starts load as well."""
@@ -53,20 +55,53 @@ def load_plugin(file: Path, given_to: str = "--plugin") -> None:
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {shown(str(file))}; give {given_to} a .py file")
     source = path.read_bytes()
-    module = types.ModuleType(f"backstory_plugin_{path.stem}_{len(LOADED)}")
+    LOADED[str(path)] = hashlib.sha256(source).hexdigest()
+    try:
+        _run(path, source, "plugin")
+    except UserError:
+        del LOADED[str(path)]
+        raise
+
+
+def load_factory(name: str) -> Callable[[], Any]:
+    """Return the function or class that `module:name` or `file.py:name` names. Raises UserError."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute.isidentifier():
+        raise UserError(f"{shown(name)} names no predictor; give a module or a file and a function: my_model.py:make")
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise UserError(f"there is no Python file {shown(place)}; give the path of one, as in my_model.py:make")
+        module = _run(path, path.read_bytes(), "file")
+    else:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # as `python -m` does
+        try:
+            module = importlib.import_module(place)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise UserError(f"the module {place} does not load ({problem}); correct it, or give file.py:name") from None
+    functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+    check_name(attribute, functions, f"function or class in {place} called")
+    return getattr(module, attribute)
+
+
+def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
+    """Run a Python file as a module of its own. Raises UserError with file and line where it fails."""
+    module = types.ModuleType(f"backstory_{what}_{path.stem}_{len(LOADED)}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look up their module by its name
-    LOADED[str(path)] = hashlib.sha256(source).hexdigest()
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except Exception as error:
-        del sys.modules[module.__name__], LOADED[str(path)]
+        del sys.modules[module.__name__]
         if isinstance(error, UserError):
             raise UserError(f"{where(error, path)}: {error}") from None
         problem = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"{where(error, path)}: the plugin does not load ({problem}); correct it and try again"
+            f"{where(error, path)}: the {what} does not load ({problem}); correct it and try again"
         ) from None
+    return module
 
 
 def where(error: Exception, path: Path) -> str:

@@ -18,6 +18,9 @@ POSITIONS, WORDS = 24, 3
 SMALLEST = -69.0
 """Log-probabilities below this (1e-30) count as equal."""
 
+SUM_TOLERANCE = 1e-4
+"""How far the probabilities of a distribution may sum from one."""
+
 Fail = Callable[[str, str], None]
 """Takes the name of a check and a message."""
 
@@ -56,7 +59,7 @@ class Audited:
 
     def differences(self, reported: Tensor, scored: Tensor) -> Tensor:
         """Return reported scores (R, T) less these, in float64, where the text has a token (R, T)."""
-        return _apart(reported[self.rows, self.times], self.scores)[scored[self.rows, self.times]]
+        return apart(reported[self.rows, self.times], self.scores)[scored[self.rows, self.times]]
 
 
 def within(differences: Tensor, tolerance: Tolerance) -> bool:
@@ -67,7 +70,8 @@ def within(differences: Tensor, tolerance: Tolerance) -> bool:
     return each and abs(differences.median().item()) <= tolerance.median
 
 
-def _apart(a: Tensor, b: Tensor) -> Tensor:
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """Return the difference of log-probabilities in float64, of which very small ones count as equal."""
     return a.double().clamp_min(SMALLEST) - b.double().clamp_min(SMALLEST)
 
 
@@ -139,7 +143,7 @@ class AuditedBlock:
             table = prediction.select(rows, times).log_probs()[:, 0]
         table = table.to(torch.promote_types(table.dtype, torch.float32))
         sums = table.exp().sum(1, dtype=torch.float64)
-        if not ((sums - 1).abs() <= 1e-4).all():
+        if not ((sums - 1).abs() <= SUM_TOLERANCE).all():
             worst = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()
             self._fail("distribution", f"probabilities sum to {worst:.6g}, not 1")
         return table
@@ -183,7 +187,7 @@ class AuditedBlock:
         listed = self._table(prediction, rows, times).gather(1, words)
         each = rows.repeat_interleave(WORDS), times.repeat_interleave(WORDS)
         quoted = self._score(prediction.select(*each), words.view(-1, 1)).view(words.shape)
-        if not within(_apart(quoted, listed).flatten(), self._listing):
+        if not within(apart(quoted, listed).flatten(), self._listing):
             self._fail("distribution", "a word's probability is not the one in the distribution that sums to one")
         return Audited(listed[:, 0], rows, times)
 
@@ -256,8 +260,8 @@ class AuditedBlock:
             failed.append(("causal", DEPENDENT_ROWS))
         if not within(self.listed.differences(plain, self.block.scored), self._listing):
             failed.append(("distribution", UNLISTED))
-        apart = _apart(plain[self.decoded.rows, self.decoded.times], self.decoded.scores)
-        wrong = ~(apart.abs() <= self._decoding.each) & self.block.scored[self.decoded.rows, self.decoded.times]
+        differences = apart(plain[self.decoded.rows, self.decoded.times], self.decoded.scores)
+        wrong = ~(differences.abs() <= self._decoding.each) & self.block.scored[self.decoded.rows, self.decoded.times]
         ends = self.decoded.times[wrong].unique() + 1
         return failed + [self._explained(plain[:, end - 1], end) for end in ends.tolist()]
 
@@ -270,9 +274,9 @@ class AuditedBlock:
             ]
             for tokens in (self.block.tokens, self.block.tokens[:, :end])
         )
-        if not (_apart(plain, listed).abs() <= self._listing.each).all():
+        if not (apart(plain, listed).abs() <= self._listing.each).all():
             return "distribution", UNLISTED
-        if not (_apart(plain, causal).abs() <= self._decoding.each).all():
+        if not (apart(plain, causal).abs() <= self._decoding.each).all():
             return "causal", LATER_TOKENS
         return "one_pass", "scores depend on how the text is cut into blocks, which this reader denies"
 

@@ -5,6 +5,7 @@ from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures, TruncationFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.passage import Candidates, Layer, Numbers, Passage, Weights, Word
+from backstory.results.referee_record import RefereeFigures
 from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.result_file import KINDS, OtherFigures, Result, result_at, result_from, result_or_none
 from backstory.results.run_results import RunResults, read, read_log
@@ -26,6 +27,7 @@ __all__ = [
     "Passage",
     "ProvenanceRecord",
     "Record",
+    "RefereeFigures",
     "ReproductionFigures",
     "Result",
     "RunResults",

@@ -18,6 +18,7 @@ from backstory.results.display import Displayable, escaped
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
 from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
+from backstory.results.referee_record import RefereeFigures
 from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.search_record import SearchFigures
 from backstory.results.validation import AGAIN, Json, JsonObject, Name, Record, WrongValue, convert
@@ -67,6 +68,7 @@ KINDS: dict[str, type[Figures] | None] = {
     "sample": SampleFigures,
     "explanation": ExplanationFigures,
     "comparison": ComparisonFigures,
+    "referee": RefereeFigures,
 }
 """The kinds that this version knows, in the order in which they are shown."""
 
@@ -76,8 +78,8 @@ class ResultRecord(Record):
     """The parts of a result file."""
 
     kind: Name
-    """`training`, `evaluation`, `examination`, `explanation`, `sample`, `comparison`, `reproduction` or `search`. Later
-    versions may add kinds."""
+    """`training`, `evaluation`, `examination`, `explanation`, `sample`, `comparison`, `reproduction`, `search` or
+    `referee`. Later versions may add kinds."""
     name: str
     """The run or model that was measured."""
     figures: Json

@@ -1,0 +1,97 @@
+"""How often the referee catches each cheat of the tests, and how often it refuses an honest predictor.
+
+    python benchmarks/referee.py [--seeds 100] [--processes 2] [--out results/referee-zoo.json]
+
+Each predictor reads 4,096 tokens of 12 types in blocks of 256, of which 300 are decoded. Cheats that some audits miss are
+tried with as many seeds as are given, all others with a fifth of these.
+"""
+
+import argparse
+import json
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "evaluation"), str(ROOT / "tests")]
+
+import cheating_predictors as zoo  # noqa: E402  # pyright: ignore[reportMissingImports]
+import small_models  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+import backstory as bs  # noqa: E402
+from backstory.config.readers import CacheSettings  # noqa: E402
+from backstory.readers import StaticReader  # noqa: E402
+from backstory.readers.neural_cache import NeuralCache  # noqa: E402
+
+HONEST: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bigram counter": (zoo.Bigrams, {}),
+    "bigram counter, 4 rows": (zoo.Bigrams, {"batch_size": 4}),
+    "bigram counter, a token at a time": (zoo.Bigrams, {"block": 1}),
+    "static reader, LSTM": (lambda: StaticReader(small_models.lstm()), {}),
+    "static reader, LSTM, 4 rows": (lambda: StaticReader(small_models.lstm()), {"batch_size": 4}),
+    "cache, LSTM": (
+        lambda: NeuralCache(StaticReader(small_models.lstm()), CacheSettings(window=20, weight=0.3)),
+        {"block": 32},
+    ),
+}
+"""Predictors with the options that they are read with."""
+CUTS = 300
+
+
+def caught(name: str, seeds: int) -> dict[str, Any]:
+    """How often a cheat is caught, and how often it should be."""
+    cheat = zoo.CHEATS[name]
+    count = 0
+    every = bool(cheat.options.get("every_token"))
+    for seed in range(seeds):
+        zoo.forget()
+        figures = refereed(cheat.make, zoo.as_read(cheat.make), seed, claim=cheat.claim(), **cheat.options)
+        count += cheat.condition in {violation.condition for violation in figures.violations}
+    sure = 1.0 if every or cheat.share == 1 else 1 - (1 - cheat.share) ** CUTS
+    return {"how": cheat.how, "condition": cheat.condition, "seeds": seeds, "caught": count, "expected": sure}
+
+
+def refused(name: str, seeds: int) -> dict[str, Any]:
+    make, options = HONEST[name]
+    predictor = make if isinstance(make, type) else make()
+    failures = [
+        f for seed in range(seeds) for f in [refereed(predictor, zoo.text(), seed, **options).audit.failures] if f
+    ]
+    return {"seeds": seeds, "refused": len(failures), "failures": sorted({one for f in failures for one in f or ()})}
+
+
+def refereed(predictor: Any, text: Any, seed: int, **options: Any) -> Any:
+    return bs.referee(predictor, text, seed=seed, cuts=CUTS, **options).figures
+
+
+def run(task: tuple[str, str, int]) -> tuple[str, str, dict[str, Any]]:
+    kind, name, seeds = task
+    torch.set_num_threads(1)
+    return kind, name, (caught if kind == "cheats" else refused)(name, seeds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "referee-zoo.json")
+    given = parser.parse_args()
+    some = max(1, given.seeds // 5)
+    tasks = [
+        ("cheats", name, given.seeds if cheat.share < 1 and not cheat.options else some)
+        for name, cheat in zoo.CHEATS.items()
+    ]
+    tasks += [("honest", name, some) for name in HONEST]
+    result: dict[str, Any] = {kind: {} for kind, _, _ in tasks}
+    with get_context("spawn").Pool(given.processes) as pool:
+        for kind, name, row in pool.imap(run, tasks):
+            result[kind][name] = row
+            print(json.dumps([kind, name, row]), flush=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`backstory referee MODULE:FACTORY --text FILE`: audit and score a predictor of anybody's."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from backstory.cli.command_line import JsonOutput, announce, parse, print_json, typed_text
+from backstory.config import UserError, plural
+from backstory.config.plugin_files import load_factory
+from backstory.config.progress_bar import progress_bar
+from backstory.config.referee_options import RefereeOptions
+from backstory.config.scores import IN_BITS
+from backstory.config.terminal import one_line
+
+if TYPE_CHECKING:
+    from backstory.results import RefereeFigures, Result
+
+
+@dataclass(frozen=True)
+class RefereeArguments(JsonOutput, RefereeOptions):
+    """Score a predictor of anybody's on a text, byte by byte, and audit how it does it.
+
+    It is a Python object with `predict` and `observe`, or a process that speaks a protocol of lines (docs/referee.md). The exit
+    code is 0 if it passes, 1 if a condition fails, and 2 if it cannot be refereed.
+    """
+
+    predictor: Annotated[
+        tyro.conf.Positional[str | None],
+        tyro.conf.arg(
+            metavar="[PREDICTOR]", help="module:name or file.py:name of the class or function that makes it."
+        ),
+    ] = None
+    text: Path | None = None
+    """The text, read as bytes; - for standard input."""
+    process: str | None = None
+    """The command line of a process, in place of PREDICTOR."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Referee; return exit code 1 if a condition fails."""
+    args = parse(RefereeArguments, arguments, "referee")
+    if (args.predictor is None) == (args.process is None):
+        raise UserError("name a predictor, as in my_model.py:Model, or give --process 'COMMAND'; one of them")
+    if args.text is None:
+        raise UserError("there is no text to score; give one with --text FILE")
+    args.claims()
+    name = args.predictor or args.process or ""
+    announce(f"refereeing {one_line(name)} on {args.text}")
+    from backstory.evaluation.refereeing import RefereedText, referee
+
+    typed = str(args.text) == "-"
+    text = RefereedText.of_file(typed_text(), "standard input") if typed else RefereedText.of_path(args.text)
+    options = RefereeOptions.of(**{field.name: getattr(args, field.name) for field in fields(RefereeOptions)})
+    make = None if args.predictor is None else load_factory(args.predictor)
+    with progress_bar(f"refereeing on {args.text}", unit="bytes") as progress:
+        result = referee(make, text, options, process=args.process, name=name, progress=progress)
+    print_json(result) if args.json else print(describe(result))
+    passed = result.figures.audit.passed
+    if not passed and args.json:
+        print(f"backstory: {result.figures.audit.in_words()}", file=sys.stderr)
+    return 0 if passed else 1
+
+
+def describe(result: "Result[RefereeFigures]") -> str:
+    """Return the score and the verdict as lines of text."""
+    figures, audit = result.figures, result.figures.audit
+    failed = {violation.condition: violation for violation in figures.violations}
+    lines = [f"{one_line(result.name)} on {result.corpus.title()}", f"  {'score':<22} {_score(figures)}"]
+    for condition in audit.checks or {}:
+        verdict = f"FAILED {failed[condition].in_words()}" if condition in failed else "passed"
+        lines.append(f"  {condition.replace('_', ' '):<22} {verdict}")
+    lines.append(f"  {'extent':<22} {_extent(figures)}; seed {audit.seed}")
+    return "\n".join(lines)
+
+
+def _score(figures: "RefereeFigures") -> str:
+    counted = f"over {figures.tokens:,} {plural(figures.unit, figures.tokens)}"
+    if figures.nats_per_token is None:
+        return f"none, as a token has no probability, {counted}"
+    numbers = [f"{figures.nats_per_token:.4f} nats and perplexity {figures.perplexity:.4g} per {figures.unit}"]
+    if figures.bits_per_byte is not None:
+        numbers.insert(0 if figures.unit in IN_BITS else 1, f"{figures.bits_per_byte:.4f} bits per byte")
+    invalid = "" if figures.audit.passed else "; it does not count, as the audit failed"
+    return f"{', '.join(numbers)} {counted}{invalid}"
+
+
+def _extent(figures: "RefereeFigures") -> str:
+    """Return how much was tried, and how sure that is."""
+    if figures.decoded == figures.tokens:
+        return "every token was decoded"
+    return (
+        f"{figures.decoded:,} random {plural(figures.unit, figures.decoded)} decoded and {figures.replayed:,} replayed; "
+        f"decoding misses a cheat at 1 token in 100 in {100 * figures.missed:.2g}% of audits"
+    )

@@ -1,0 +1,424 @@
+"""Referee a predictor of anybody's: score it on a text, and audit that the score was made as an honest one must be.
+
+Three instances of the predictor read the text. The first is scored. The second decodes: before the first is shown a
+block, it predicts random tokens of the block from those before them, and only then reads on. The third is made after the
+reading, and replays the text up to a random place.
+"""
+
+import dataclasses
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config.errors import UserError
+from backstory.config.progress_bar import ProgressCallback
+from backstory.config.referee_options import RefereeOptions
+from backstory.config.scores import bits, perplexity
+from backstory.data import Vocabulary, encode_bytes, lossless
+from backstory.evaluation import audit as audits
+from backstory.evaluation.audit import AuditReport, Gain
+from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart
+from backstory.evaluation.evaluation import check_batch
+from backstory.evaluation.predictor_process import ProcessPredictor
+from backstory.evaluation.predictors import Instance, factory_of
+from backstory.readers.base import BLOCK, Block, block_count, blocks, places_of
+from backstory.results.referee_record import MISSED_SHARE, RefereeFigures, ViolationRecord
+from backstory.results.result_file import Result, write_result
+from backstory.results.validation import LONGEST_NAME
+from backstory.storage.provenance import check_place, provenance
+
+CLAIM_TOLERANCE = 5e-4
+"""Relative difference that a claimed score may have; counts must be equal."""
+BYTES, LINE_END = 256, 10
+"""Types of a text that is read as bytes, and the byte that stands before the first one."""
+
+
+@dataclass(frozen=True)
+class RefereedText:
+    """Tokens to predict, counted by us."""
+
+    name: str
+    ids: np.ndarray
+    """(N,)"""
+    start: int
+    """Input before the first token."""
+    types: int | None = None
+    """Types of the vocabulary; None if the predictor's first table says it."""
+    unit: str = "token"
+    bytes: int | None = None
+    """Bytes of the text; None where its tokens do not hold all of it."""
+
+    @staticmethod
+    def of_path(path: Path, vocabulary: Vocabulary | None = None) -> "RefereedText":
+        """Return the text of a file, as `of_file` does. Raises UserError for a file that cannot be read."""
+        try:
+            with path.open("rb") as file:
+                return RefereedText.of_file(file, path.name, vocabulary)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}; give the path of a text") from None
+
+    @staticmethod
+    def of_file(file: BinaryIO, name: str, vocabulary: Vocabulary | None = None) -> "RefereedText":
+        """Return the bytes of an open file as tokens, or its tokens in a vocabulary. Raises UserError for an empty text."""
+        content = file.read()
+        if not content:
+            raise UserError(f"{name} is empty; give a text with at least one byte")
+        if vocabulary is None:
+            ids = np.frombuffer(content, np.uint8).astype(np.int64)
+            return RefereedText(name, ids, LINE_END, BYTES, "byte", len(content))
+        split, _ = encode_bytes(vocabulary, [content], "text", name)
+        size = split.bytes if lossless(vocabulary, split) else None
+        return RefereedText(name, split.ids, vocabulary.start, len(vocabulary), vocabulary.tokenizer.unit, size)
+
+    def description(self) -> dict[str, Any]:
+        """Return what a result's provenance says of it."""
+        sha256 = hashlib.sha256(self.ids.astype(np.int64).tobytes()).hexdigest()
+        return {"name": self.name, "fingerprint": sha256, "types": self.types, "provenance": "a text of one's own"}
+
+
+def referee(
+    predictor: Any,
+    text: RefereedText,
+    options: RefereeOptions,
+    *,
+    process: str | None = None,
+    name: str | None = None,
+    progress: ProgressCallback | None = None,
+) -> Result[RefereeFigures]:
+    """Score a predictor, a factory of them, or a process on a text, and audit it; write the result to `options.out`.
+
+    Raises UserError for what cannot be refereed, and before the reading for a result that cannot be written.
+    """
+    claims, rows, types = options.claims(), options.batch_size, text.types
+    check_batch(rows, len(text.ids))
+    if options.out is not None:
+        check_place(options.out, RefereeFigures.kind)
+    if process is not None:
+        if types is None:
+            raise UserError("a process must be told how many types there are; give types=")
+        make: Callable[[], Any] = partial(ProcessPredictor, process, types, rows, options.timeout)
+    else:
+        make = factory_of(predictor, rows)
+    settings = dataclasses.asdict(options) | {"out": None, "seed": None}
+    origin = provenance(settings, "cpu", "float64", "how the referee computes", text.description())
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        reading = _Refereeing(make, text, options, stack)
+        reading.read(progress or (lambda done, total: None))
+        reading.replay()
+        figures = reading.figures(claims)
+    origin["seconds"] = round(time.perf_counter() - began, 1)
+    called = name or process or getattr(predictor, "__name__", type(predictor).__name__)
+    return write_result(options.out, called[:LONGEST_NAME], figures, origin)
+
+
+class _Refereeing:
+    """State of one audit: instances, scores and what was found."""
+
+    def __init__(self, make: Callable[[], Any], text: RefereedText, options: RefereeOptions, stack: ExitStack) -> None:
+        self._make, self._text, self._options, self._stack = make, text, options, stack
+        seed = audits.system_seed() if options.seed is None else options.seed
+        self._random = np.random.default_rng(seed)
+        self.report = AuditReport(seed=str(seed))
+        self._first: dict[str, ViolationRecord] = {}
+        self._times: Counter[str] = Counter()
+        self._main, self._shadow = self._instance(text.types), self._instance(text.types)
+        if self._main.predictor is self._shadow.predictor:
+            raise UserError("the factory made the same object twice; it must make a new one at each call")
+        own = getattr(self._main.predictor, "block", None)
+        self._block = options.block or (own if isinstance(own, int) and own > 0 else BLOCK)
+        self._rows = options.batch_size
+        self._length = math.ceil(len(text.ids) / self._rows)
+        self._tolerance = Tolerance(
+            each=options.tolerance, median=options.tolerance / 2, mean=options.tolerance / 10, slack=options.tolerance
+        )
+        self._gain = Gain()
+        self._decoded = self._replayed = 0
+        self._scores = torch.zeros(self._rows, self._length, dtype=torch.float64)
+        """Log-probabilities of the targets as they were scored."""
+        self._scored = torch.zeros(self._rows, self._length, dtype=torch.bool)
+
+    # --- the reading ---
+
+    def read(self, progress: ProgressCallback) -> None:
+        """Score the text with the first instance while the second decodes, one block after the other."""
+        cuts = self._drawn_cuts()
+        for block in self._blocks(self._text.ids):
+            begin, steps = block.index * self._block, block.tokens.shape[1]
+            columns = cuts[(cuts >= begin) & (cuts < begin + steps)] - begin
+            # The second instance comes first: no instance has been shown the block, so that none can know its later tokens.
+            decoded = [self._shadow.predict(block.tokens[:, : column + 1]) for column in columns.tolist()]
+            altered, cut = self._altered(block, columns)
+            table = self._main.predict(block.tokens)
+            self._score(block, table)
+            self._main.observe(block.targets)
+            self._check_unchanged(block, table)
+            again = decoded[-1] if steps == 1 and decoded else self._shadow.predict(block.tokens)
+            self._check_repeated(block, table, again)
+            self._check_decoded(block, table, again, columns, decoded)
+            self._check_altered(block, again, altered, cut)
+            self._shadow.observe(block.targets)
+            if len(columns):
+                self.report.places += 1
+                self.report.cuts += len(columns)
+                self.report.steps += steps
+            progress(int(self._scored.sum()), len(self._text.ids))
+
+    def replay(self) -> None:
+        """Let instances that are made after the reading replay the text up to a random block.
+
+        One replays it as it is; with several rows two more replay it with other rows changed.
+        """
+        total = block_count(len(self._text.ids), self._rows, self._block)
+        last = total if self._options.every_token else int(self._random.integers(1, total + 1))
+        everything = torch.ones(self._rows, dtype=torch.bool)
+        self._replay(last, everything)
+        if self._rows > 1 and "one_pass" not in self._first:
+            some = torch.from_numpy(self._random.permutation(self._rows) < self._rows // 2)
+            for kept in (some, ~some):
+                self._replay(last, kept)
+
+    def _replay(self, last: int, kept: Tensor) -> None:
+        instance = self._instance(self._main.types)
+        for block in self._blocks(self._text.ids):
+            if block.index == last:
+                break
+            if not kept.all():
+                changed, wrong = (torch.where(kept[:, None], ids, self._other(ids)) for ids in block[:2])
+                block = block._replace(tokens=changed, targets=wrong)
+            scores = instance.predict(block.tokens).gather(2, block.targets[..., None])[..., 0]
+            begin, steps = block.index * self._block, block.tokens.shape[1]
+            expected = self._scores[:, begin : begin + steps]
+            wrong = self._differ(scores, expected) & block.scored & kept[:, None]
+            condition, why = (
+                ("one_pass", "an instance made after the reading, fed the same tokens, predicts otherwise")
+                if kept.all()
+                else ("causal", DEPENDENT_ROWS)
+            )
+            self._compared(condition, why, block, wrong, scores, expected)
+            instance.observe(block.targets)
+            if kept.all():
+                self._replayed += int(block.scored.sum())
+        instance.close()
+
+    def _score(self, block: Block, table: Tensor) -> None:
+        begin, steps = block.index * self._block, block.tokens.shape[1]
+        largest = int(block.targets[block.scored].max())
+        if largest >= table.shape[2]:
+            raise UserError(
+                f"the text holds the token {largest:,}, and predict gives {table.shape[2]:,} types; give every type"
+            )
+        self._scores[:, begin : begin + steps] = table.gather(2, block.targets[..., None])[..., 0]
+        self._scored[:, begin : begin + steps] = block.scored
+        self._check_distributions(block, table)
+
+    # --- checks of a block ---
+
+    def _check_distributions(self, block: Block, table: Tensor) -> None:
+        """Check every distribution of the block: numbers, none zero, that sum to one."""
+        sums = table.exp().sum(2)
+        for found, why in (
+            (table.isnan().any(2), "the log-probability of type {type} is not a number"),
+            (
+                (table == -math.inf).any(2),
+                "type {type} has no probability (log-probability -inf), which every type needs",
+            ),
+        ):
+            wrong = found & block.scored
+            if wrong.any():
+                row, time = self._earliest(wrong)
+                values = table[row, time]
+                kind = int((values.isnan() | (values == -math.inf)).nonzero()[0])
+                self._fail("distribution", why.format(type=kind), block, wrong)
+        wrong = ~((sums - 1).abs() <= SUM_TOLERANCE) & ~table.isnan().any(2) & block.scored
+        if wrong.any():
+            total = sums[self._earliest(wrong)].item()
+            evidence = f"the probabilities of all {table.shape[2]:,} types sum to {total:.6g}, not 1"
+            self._fail("distribution", evidence, block, wrong, total, 1.0)
+
+    def _check_unchanged(self, block: Block, table: Tensor) -> None:
+        """Check that the table that was returned has not become a better one once the targets were observed."""
+        now = self._main.reread()
+        if torch.equal(now, table):
+            return
+        targets = block.targets[..., None]
+        before, after = (t.gather(2, targets)[..., 0][block.scored] for t in (table, now))
+        gain = apart(after, before).mean().item()
+        if gain > self._tolerance.mean:
+            evidence = f"the scores of the block improve by {gain:.4g} nats a token when its targets are observed"
+            self._fail("scored_before_update", evidence, block, block.scored, gain, 0.0)
+
+    def _check_repeated(self, block: Block, table: Tensor, again: Tensor) -> None:
+        """Check that the second instance, fed the same tokens, predicts the same at every token of the block."""
+        ours, theirs = (t.gather(2, block.targets[..., None])[..., 0] for t in (table, again))
+        wrong = (self._differ(ours, theirs) | self._far(table, again)) & block.scored
+        why = "a second instance, fed the same tokens, predicts otherwise"
+        self._compared("one_pass", why, block, wrong, ours, theirs)
+
+    def _check_decoded(
+        self, block: Block, table: Tensor, again: Tensor, columns: np.ndarray, decoded: Sequence[Tensor]
+    ) -> None:
+        """Check that tokens which were decoded without those after them have the same distributions."""
+        wrong = torch.zeros_like(block.scored)
+        ours, alone = (torch.zeros(wrong.shape, dtype=torch.float64) for _ in range(2))
+        for column, short in zip(columns.tolist(), decoded, strict=True):
+            targets = block.targets[:, : column + 1, None]
+            ours[:, : column + 1] = again[:, : column + 1].gather(2, targets)[..., 0]
+            before = short.gather(2, targets)[..., 0]
+            here = self._differ(ours[:, : column + 1], before)
+            here[:, -1] |= self._far(again[:, column], short[:, column])
+            here &= block.scored[:, : column + 1]
+            alone[:, : column + 1] = torch.where(here, before, alone[:, : column + 1])
+            wrong[:, : column + 1] |= here
+            scored = block.scored[:, column]
+            reported = table[:, column].gather(1, block.targets[:, column, None])[:, 0]
+            self._gain.add(apart(reported, before[:, -1])[scored].nan_to_num())
+            self._decoded += int(scored.sum())
+        why = "the prediction is another when the later tokens of the block are not shown"
+        self._compared("causal", why, block, wrong, ours, alone)
+        if self._gain.exceeds(self._tolerance):
+            mean = self._gain.nats / self._gain.tokens
+            evidence = f"tokens score {mean:.4g} nats better on average than when they are decoded"
+            self._fail("causal", evidence, None, None, mean, 0.0)
+
+    def _altered(self, block: Block, columns: np.ndarray) -> tuple[Tensor | None, int]:
+        """Let the second instance predict the block with other tokens after one of its cuts; return the table and the cut."""
+        later = columns[columns < block.tokens.shape[1] - 1]
+        if not len(later) or self._options.every_token:
+            return None, 0
+        cut = int(self._random.choice(later)) + 1
+        changed = torch.cat([block.tokens[:, :cut], self._other(block.tokens[:, cut:])], 1)
+        return self._shadow.predict(changed), cut
+
+    def _check_altered(self, block: Block, again: Tensor, altered: Tensor | None, cut: int) -> None:
+        """Check that other tokens after a cut change no prediction before it."""
+        if altered is None:
+            return
+        targets = block.targets[:, :cut, None]
+        ours, changed = (t[:, :cut].gather(2, targets)[..., 0] for t in (again, altered))
+        wrong = (self._differ(ours, changed) | self._far(again[:, :cut], altered[:, :cut])) & block.scored[:, :cut]
+        why = f"the prediction is another when the tokens of the block from its token {cut} on are changed"
+        self._compared("causal", why, block, wrong, ours, changed)
+
+    # --- the verdict ---
+
+    def figures(self, claims: Any) -> RefereeFigures:
+        """Return the score and the verdict."""
+        text, total = self._text, -self._scores[self._scored].sum().item()
+        tokens = int(self._scored.sum())
+        nats = total / tokens if math.isfinite(total) else None
+        per_byte = None if nats is None or text.bytes is None else bits(nats * tokens) / text.bytes
+        scores: dict[str, Any] = {
+            "tokens": tokens,
+            "bytes": text.bytes,
+            "nats_per_token": nats,
+            "perplexity": None if nats is None else perplexity(nats),
+            "bits_per_token": None if nats is None else bits(nats),
+            "bits_per_byte": per_byte,
+        }
+        self._check_claims(claims, scores)
+        violations = tuple(
+            ViolationRecord(**{**one.to_dict(), "times": self._times[one.condition]}) for one in self._first.values()
+        )
+        self.report.failures = [f"{one.condition.replace('_', ' ')}: {one.in_words()}" for one in violations]
+        return RefereeFigures(
+            unit=text.unit,
+            types=self._main.types or 1,
+            **scores,
+            block=self._block,
+            batch_size=self._rows,
+            decoded=self._decoded,
+            missed=0.0 if self._decoded == tokens else (1 - MISSED_SHARE) ** self._decoded,
+            replayed=self._replayed,
+            claims=dict(claims),
+            audit=self.report.record(),
+            violations=violations,
+        )
+
+    def _check_claims(self, claims: Any, scores: dict[str, Any]) -> None:
+        for name, claimed in claims.items():
+            ours, words = scores[name], name.replace("_", " ")
+            if ours is None:
+                raise UserError(f"the referee has no {words} of this text to compare the claim with; leave it out")
+            limit = 0 if name in ("tokens", "bytes") else CLAIM_TOLERANCE * abs(ours)
+            if not abs(claimed - ours) <= limit:
+                evidence = f"{claimed:.10g} {words} were claimed, and the referee finds {ours:.10g}"
+                self._fail("as_reported", evidence, None, None, claimed, ours)
+
+    def _compared(self, condition: str, why: str, block: Block, wrong: Tensor, found: Tensor, expected: Tensor) -> None:
+        """Note where two log-probabilities (R, T) of one target differ that should be equal."""
+        if wrong.any():
+            ours, theirs = (t[self._earliest(wrong)].item() for t in (found, expected))
+            evidence = f"{why}: log-probability {ours:.6g} and {theirs:.6g}"
+            self._fail(condition, evidence, block, wrong, ours, theirs)
+
+    def _fail(
+        self,
+        condition: str,
+        evidence: str,
+        block: Block | None,
+        wrong: Tensor | None,
+        found: float | None = None,
+        expected: float | None = None,
+    ) -> None:
+        """Note that a condition fails at some positions (R, T) of a block; the first is kept with its evidence."""
+        self.report.checks[condition] = False
+        self._times[condition] += 1 if wrong is None else int(wrong.sum())
+        if condition in self._first:
+            return
+        token = None
+        if block is not None and wrong is not None:
+            places = places_of(block, len(self._text.ids), self._block)
+            token = int(places[self._earliest(wrong)])
+        numbers = [None if n is None or not math.isfinite(n) else n for n in (found, expected)]
+        self._first[condition] = ViolationRecord(
+            condition=condition, token=token, evidence=evidence, found=numbers[0], expected=numbers[1], times=1
+        )
+
+    # --- small helpers ---
+
+    def _instance(self, types: int | None) -> Instance:
+        instance = Instance(self._make, types)
+        self._stack.callback(instance.close)
+        return instance
+
+    def _blocks(self, ids: np.ndarray) -> Iterator[Block]:
+        return blocks(ids, self._text.start, self._rows, self._block, torch.device("cpu"))
+
+    def _drawn_cuts(self) -> np.ndarray:
+        """Return the columns whose tokens are decoded, in order."""
+        count = math.ceil(self._options.cuts / self._rows)
+        if self._options.every_token or self._block == 1 or count >= self._length:
+            return np.arange(self._length)
+        return np.sort(self._random.choice(self._length, count, replace=False))
+
+    def _differ(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return where log-probabilities differ by more than the tolerance."""
+        return ~(apart(a, b).abs() <= self._tolerance.each) & ~(a.isnan() & b.isnan())
+
+    def _far(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return where distributions (..., V) of log-probabilities differ, in any probability, by more than the tolerance."""
+        return ((a.exp() - b.exp()).abs() > self._tolerance.each).any(-1)
+
+    def _other(self, ids: Tensor) -> Tensor:
+        """Replace every id by a different one."""
+        types = self._main.types or int(self._text.ids.max()) + 1
+        step = torch.from_numpy(self._random.integers(1, max(2, types), tuple(ids.shape)))
+        return (ids + step) % types
+
+    @staticmethod
+    def _earliest(wrong: Tensor) -> tuple[int, int]:
+        """Return the row and time of the first position (R, T) that is True, by time."""
+        time, row = wrong.T.nonzero()[0].tolist()
+        return row, time

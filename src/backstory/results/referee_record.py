@@ -1,0 +1,77 @@
+"""Record of a predictor that was refereed: its score, the audit, and where each condition failed."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from backstory.results.common import AuditRecord, Figures
+from backstory.results.validation import Count, CountFrom1, Json, Name, Number, Record, in_range
+
+MISSED_SHARE = 0.01
+"""Share of the tokens for which `missed` is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViolationRecord(Record):
+    """A condition that does not hold."""
+
+    condition: Name
+    """`causal`, `distribution`, `scored_before_update`, `one_pass` or `as_reported`."""
+    token: Count | None
+    """The first token of the text, from 0, where it fails; null where it has no place."""
+    evidence: str
+    """What was seen there."""
+    found: Number | None
+    """The number seen there; null where it is not finite."""
+    expected: Number | None
+    """The number that it should have been, or null."""
+    times: CountFrom1
+    """Places where it was seen to fail, of those that were looked at."""
+
+    def in_words(self) -> str:
+        """Return it in one sentence: `at token 512: ... (and at 3 more)`."""
+        place = "" if self.token is None else f"at token {self.token:,}: "
+        more = f" (and {self.times - 1:,} more times)" if self.times > 1 else ""
+        return f"{place}{self.evidence}{more}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefereeFigures(Figures):
+    """A predictor of anybody's, as `backstory referee` scored and audited it."""
+
+    kind = "referee"
+    unit: Name
+    """What a token is: `byte`, `word`, ...; `token` for ids of no vocabulary."""
+    tokens: CountFrom1
+    """Tokens of the text, as the referee counts them; each is scored once."""
+    types: CountFrom1
+    """Types in each distribution."""
+    bytes: CountFrom1 | None
+    """Bytes of the text, as the referee counts them; null for ids, and where tokens do not hold all of the text."""
+    nats_per_token: Number | None
+    """The score; null where a token has no probability, or one that is not a number."""
+    perplexity: Number | None
+    """The same as a perplexity."""
+    bits_per_token: Number | None
+    """The same in bits."""
+    bits_per_byte: Number | None
+    """Bits of all tokens over the bytes of the text."""
+    block: CountFrom1
+    """Tokens of a row that were predicted at once."""
+    batch_size: CountFrom1
+    """Rows that were read side by side."""
+    decoded: Count
+    """Tokens that were decoded from the tokens before them alone."""
+    missed: Annotated[float, in_range(0, 1, "a number from 0 to 1")]
+    """Probability that decoding so many misses a cheat at one token in a hundred."""
+    replayed: Count
+    """Tokens that an instance made after the reading replayed."""
+    claims: Json
+    """Figures that were claimed, by name."""
+    audit: AuditRecord
+    """Outcome of the audit."""
+    violations: tuple[ViolationRecord, ...]
+    """The conditions that failed; empty if the audit passed."""
+
+    @property
+    def label(self) -> str:
+        return "referee"
