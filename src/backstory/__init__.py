@@ -5,7 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from backstory.api import audit, compare, evaluate, examine, explain, generate, load, referee, report, train
+    from backstory.api import (
+        audit,
+        compare,
+        compress,
+        decompress,
+        evaluate,
+        examine,
+        explain,
+        generate,
+        load,
+        referee,
+        report,
+        train,
+    )
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
     from backstory.plugins import register
@@ -14,6 +27,8 @@ _HOMES = {
     "RunConfig": "backstory.config",
     "audit": "backstory.api",
     "compare": "backstory.api",
+    "compress": "backstory.api",
+    "decompress": "backstory.api",
     "evaluate": "backstory.api",
     "examine": "backstory.api",
     "explain": "backstory.api",
@@ -31,6 +46,8 @@ __all__ = [
     "RunConfig",
     "audit",
     "compare",
+    "compress",
+    "decompress",
     "evaluate",
     "examine",
     "explain",

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, overload
 import numpy as np
 from torch import nn
 
+from backstory.codec import compress, decompress
 from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
 from backstory.config.arguments import checked, described
 from backstory.config.errors import shown
@@ -50,7 +51,20 @@ from backstory.runs.run import Run, is_elsewhere, open_run
 from backstory.runs.run_folder import Mode, RunFolder
 from backstory.training import fit
 
-__all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "load", "referee", "report", "train"]
+__all__ = [
+    "audit",
+    "compare",
+    "compress",
+    "decompress",
+    "evaluate",
+    "examine",
+    "explain",
+    "generate",
+    "load",
+    "referee",
+    "report",
+    "train",
+]
 
 Progress = Callable[[int, int], None]
 

@@ -13,8 +13,8 @@ import backstory as bs
 from backstory.config import UserError
 
 NAMES = [
-    *("RunConfig", "audit", "compare", "evaluate", "examine", "explain", "generate", "load", "recipe", "register"),
-    *("report", "train"),
+    *("RunConfig", "audit", "compare", "compress", "decompress", "evaluate", "examine", "explain", "generate", "load"),
+    *("recipe", "referee", "register", "report", "train"),
 ]
 
 

@@ -15,8 +15,8 @@ from tiers import fast_then_full
 from backstory.cli.completion import COMMANDS
 from backstory.cli.mistakes import settings
 
-WITHOUT = {"demo", "completion"}
-"""Commands that tell a story, or print a script."""
+WITHOUT = {"demo", "completion", "decompress"}
+"""Commands that tell a story, print a script, or write a file."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SPACE = "settings: {training.learning_rate: {range: [0.1, 1.0], log: true}}\n"
@@ -27,6 +27,7 @@ CASES: dict[str, tuple[str, Holds]] = {
     "evaluate": ("evaluate run", lambda j: j["figures"]["audit"]["passed"]),
     "evaluate a folder of runs": ("evaluate many", lambda j: [r["name"] for r in j] == ["one", "two"]),
     "read": ("read run", lambda j: j["line"] == 1 and j["tokens"] > 0),
+    "compress": ("compress good.txt --model run --out code", lambda j: j["size"] > 0 and j["bits_per_byte"] > 0),
     "generate": ("generate run --tokens 3 --prompt ann --save", lambda j: len(j["text"].split()) == 3),
     "examine": (
         "examine run --targets 5 --maximum-context 9",

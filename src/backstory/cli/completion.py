@@ -12,7 +12,9 @@ import tyro
 import backstory
 from backstory.cli import (
     check,
+    compress,
     data,
+    decompress,
     demo,
     evaluate,
     examine,
@@ -58,6 +60,8 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "referee": (referee.RefereeArguments, None),
     "read": (read.ReadArguments, None),
     "generate": (generate.GenerateArguments, None),
+    "compress": (compress.CompressArguments, None),
+    "decompress": (decompress.DecompressArguments, None),
     "examine": (examine.ExamineArguments, None),
     "explain": (explain.ExplainArguments, None),
     "explain reading": (explain.CompareReadersArguments, None),

@@ -51,6 +51,10 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
         "result": ("--json", "--out", "--per-token", "--each-line", "--per-line"),
         "corpus": ("--data-dir", "--corpus"),
     },
+    "compress": {
+        "coding": ("--model", "--reader", "--batch-size", "--out", "--overwrite", "--json"),
+        "model": ("--precision", "--device"),
+    },
     "examine": {
         "experiment": ("--experiment", "--targets", "--maximum-context", "--context", "--by", "--reader", "--seed"),
         "text": ("--split", "--data-dir", "--corpus"),

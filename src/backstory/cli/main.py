@@ -19,6 +19,8 @@ VERBS = {
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
     "read": "read standard input as it arrives, in a session that can be resumed",
     "generate": "continue a prompt with a trained model",
+    "compress": "write any file as code, as short as a trained model predicts it well",
+    "decompress": "write the file that a code stands for, byte for byte",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",
     "sweep": "search the settings of a recipe, and show the best (run, show)",

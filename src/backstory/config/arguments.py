@@ -19,7 +19,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST = 2**63 - 1
 """Default upper limit of whole numbers."""
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    bytes: "bytes",
+    type(None): "None",
+}
 _TEXT = (str, bytes, bytearray)
 _SEQUENCES = (collections.abc.Sequence, list, tuple)
 
@@ -181,7 +188,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return True
     if origin is Path and isinstance(value, str):
         return True
-    if issubclass(origin, tuple | list | collections.abc.Sequence) and origin is not str:
+    if issubclass(origin, tuple | list | collections.abc.Sequence) and origin not in _TEXT:
         arrays = type(value).__name__ == "ndarray" and origin is collections.abc.Sequence and inner[0] in (int, float)
         if isinstance(value, _TEXT) or not (isinstance(value, tuple | list | origin) or arrays):
             return False

@@ -2,13 +2,13 @@
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from backstory.config import TextConfig, UserError, check_name, plural
-from backstory.config.options import EvalOptions, LoadOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import SplitOverlap, advice
 from backstory.data import Dataset, Split, encode_bytes, encode_sources, unknown_share
 from backstory.data.corpora.catalogue import find_text
@@ -18,8 +18,8 @@ from backstory.data.encoding import TextLines
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import device_name
 from backstory.readers.base import Reader
-from backstory.readers.registry import ConfiguredLayer, build, configure, parse_stack, prepared_files
-from backstory.runs.run import Run, open_run
+from backstory.readers.registry import ConfiguredLayer, open_reader, prepared_files
+from backstory.runs.run import Run
 from backstory.storage.provenance import provenance
 
 Readers = str | Sequence[str]
@@ -93,20 +93,6 @@ def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpu
     origin = provenance(run.settings(), device_name(run.device), precision.name, precision.reason, corpus)
     prepared = prepared_files(run, layers, reader)
     return origin | run.identity() | ({"prepared": prepared} if prepared else {})
-
-
-def open_reader(
-    model: Path | str | Run,
-    reader: Readers = "static",
-    precision: str = "float32",
-    options: LoadOptions | None = None,
-    overrides: Mapping[str, str] | None = None,
-) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
-    """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
-    stack = parse_stack(reader)
-    run = open_run(model, options or LoadOptions()).overridden(overrides or {})
-    layers = configure(stack, run)
-    return run, build(layers, run, run.precision(precision)), layers
 
 
 def open_evaluation(

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import NonFiniteError, UserError
+from backstory.config import NonFiniteError
 from backstory.config.arguments import checked
 from backstory.models import Prediction
-from backstory.readers.base import Block, Reader, blocks
+from backstory.readers.base import Block, Reader, blocks, check_rows
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,7 @@ class StreamReading:
         reset: bool = True,
         position: Position | None = None,
     ) -> None:
-        if batch_size > 1 and reader.capabilities.adapts_weights:
-            raise UserError(
-                f"the reader {reader.name} learns as it reads, so it reads one row only; use --batch-size 1"
-            )
+        check_rows(reader, batch_size)
         self.reader, self.ids, self.first, self.observer = reader, ids, first, observer
         self.batch_size, self.block = min(batch_size, len(ids)), block or reader.block
         self.position = position or Position()

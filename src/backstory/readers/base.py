@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.models import LanguageModel, Precision, Prediction, State, clone
 
@@ -30,6 +31,8 @@ class ReaderCapabilities:
     """Weights move while it reads (in a copy; the loaded model stays as it was)."""
     independent_rows: bool = True
     """A row's scores do not depend on the rows that are read beside it."""
+    collects_blocks: bool = False
+    """A block may come in pieces: what is learned from it waits until all of it was observed."""
 
 
 class Reader(ABC):
@@ -143,6 +146,12 @@ class StaticReader(Reader):
 
     def restore(self, snapshot: State) -> None:
         self._state = self._next = clone(snapshot)
+
+
+def check_rows(reader: Reader, batch_size: int) -> None:
+    """Raise UserError for several rows with a reader whose weights move."""
+    if batch_size > 1 and reader.capabilities.adapts_weights:
+        raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --batch-size 1")
 
 
 class Block(NamedTuple):

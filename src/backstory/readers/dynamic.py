@@ -148,7 +148,7 @@ class DynamicEvaluation(Reader):
         settings = conforming(settings, "the reader")
         self.model, self.settings, self.statistics = model, settings, statistics
         self.precision = precision or Precision(torch.float32, "the default for reading")
-        self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
+        self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True, collects_blocks=True)
         self.block = settings.segment
         self.weights = MovingWeights(model, settings.moving)
         self.rule = self._rule()

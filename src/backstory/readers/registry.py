@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
+from backstory.config.options import LoadOptions
 from backstory.config.readers import completed
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.small_file import read_small
@@ -19,7 +20,7 @@ from backstory.readers import dynamic, learned, neural_cache, shuffled_buffer, t
 from backstory.readers.base import Reader, StaticReader
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
-from backstory.runs.run import Run
+from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import sha256, write_atomically
 from backstory.storage.documents import has_fields, parse
@@ -168,6 +169,20 @@ def build(
         reader = READERS[layer.name].build(BuildContext(run, precision, reader, loaded), layer.settings)
     assert reader is not None
     return reader
+
+
+def open_reader(
+    model: Path | str | Run,
+    reader: str | Sequence[str] = "static",
+    precision: str = "float32",
+    options: LoadOptions | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
+    """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
+    stack = parse_stack(reader)
+    run = open_run(model, options or LoadOptions()).overridden(overrides or {})
+    layers = configure(stack, run)
+    return run, build(layers, run, run.precision(precision)), layers
 
 
 def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, str]:

@@ -1,0 +1,125 @@
+"""`backstory compress FILE --model RUN`: write any file as code, token by token as a trained model predicts it."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import tyro
+from tyro.conf import UseAppendAction
+
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, typed_text
+from backstory.config import UserError
+from backstory.config.options import LoadOptions, Precision, ReadingOptions
+from backstory.config.progress_bar import progress_bar
+from backstory.config.strict import between
+from backstory.config.terminal import one_line
+
+if TYPE_CHECKING:
+    from backstory.codec import Compressed
+
+FILE = "A file of any kind, or - for standard input."
+
+
+@dataclass(frozen=True)
+class CompressArguments(JsonOutput, LoadOptions):
+    """Write a file as code, token by token as a trained model predicts it; `backstory decompress` restores every byte.
+
+    The code is as long as the model's score, in bits. Words that the vocabulary lacks are spelled out.
+    """
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=FILE)]
+    model: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help=RUN)] = None
+    out: str | None = None
+    """The file for the code, or - for standard output (else FILE.bks; standard output for standard input)."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Replace a file that exists."""
+    reader: UseAppendAction[tuple[str, ...]] = ()
+    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    batch_size: int = between(1, 1)
+    """Rows of the file read side by side: faster to decode, and a little longer, as each begins at the model's start."""
+    precision: Precision = "float32"
+    """Precision of matrix products."""
+    overrides: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
+    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parse(CompressArguments, arguments, "compress")
+    model = named(args.model)
+    changes = ReadingOptions(overrides=args.overrides).inference_overrides()
+    out = output(args.out, args.file, f"{args.file}.bks")
+    if out is None and args.json:
+        raise UserError("--json and the code cannot both go to standard output; name a file with --out")
+
+    announce(f"compressing {title(args.file)} with {model}", model)
+    from backstory.codec import compress
+
+    with progress_bar(f"compressing {title(args.file)}") as progress:
+        code = compress(
+            source(args.file),
+            model,
+            out,
+            reader=args.reader or "static",
+            batch_size=args.batch_size,
+            precision=args.precision,
+            overrides=changes,
+            overwrite=args.overwrite,
+            progress=progress,
+            **vars(args.load_options()),
+        )
+    if out is None:
+        write_bytes(code.data)
+    if args.json:
+        print_json(code)
+    else:
+        print(summary(args.file, code), file=sys.stderr if out is None else sys.stdout)
+    return 0
+
+
+def summary(file: str, code: "Compressed") -> str:
+    """Return the lengths of a code in two lines."""
+    bits = {"tokens": code.model_bits, "spelling": code.spelling_bits, "checksums": code.check_bits}
+    parts = [f"{name} {length / 8:,.0f}" for name, length in bits.items()]
+    rate = (
+        "" if code.bits_per_byte is None else f", {code.bits_per_byte:.4f} bits per byte without header and checksums"
+    )
+    return (
+        f"{one_line(title(file))}: {code.size:,} bytes in {code.code_size:,}{rate}\n"
+        f"  of these    {', '.join(parts)}, header {code.header_size:,}"
+    )
+
+
+def named(model: Path | None) -> Path:
+    """Return the model. Raises UserError if none is named."""
+    if model is None:
+        raise UserError("name the model with --model: a run's folder, or hf:PATH_OR_NAME")
+    return model
+
+
+def title(file: str) -> str:
+    """Return what messages call a file."""
+    return "standard input" if file == "-" else file
+
+
+def source(file: str) -> Path | BinaryIO:
+    """Return what is read: a path, or standard input. Raises UserError."""
+    return typed_text() if file == "-" else Path(file)
+
+
+def output(out: str | None, file: str, default: str) -> Path | None:
+    """Return the file that is written, or None for standard output. Raises UserError where that is a terminal."""
+    named = ("-" if file == "-" else default) if out is None else out
+    if named != "-":
+        return Path(named)
+    if sys.stdout.isatty():
+        raise UserError("standard output is a terminal; name a file with --out, or send it elsewhere with >")
+    return None
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes to standard output."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,65 @@
+"""`backstory decompress FILE --model RUN`: write the file that a code stands for, byte for byte."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from backstory.cli.command_line import RUN, announce, parse
+from backstory.cli.compress import named, output, source, title, write_bytes
+from backstory.config import UserError
+from backstory.config.progress_bar import progress_bar
+from backstory.config.terminal import one_line
+
+CODE = "A file of `backstory compress`, or - for standard input."
+
+
+@dataclass(frozen=True)
+class DecompressArguments:
+    """Write the file that a code stands for, byte for byte, with the model that it was written with."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=CODE)]
+    model: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help=RUN)] = None
+    out: str | None = None
+    """The file to write, or - for standard output (else FILE without .bks; standard output for standard input)."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Replace a file that exists."""
+    keep: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Of a damaged file, write what comes before the damage; the exit code is 2 all the same."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parse(DecompressArguments, arguments, "decompress")
+    model = named(args.model)
+    default = args.file.removesuffix(".bks")
+    if args.out is None and args.file != "-" and default == args.file:
+        raise UserError(f"{args.file} does not end in .bks; name the file to write with --out")
+    out = output(args.out, args.file, default)
+    if out is None and args.keep:
+        raise UserError("--keep writes a file; name it with --out")
+
+    announce(f"decompressing {title(args.file)} with {model}", model)
+    from backstory.codec import decompress
+
+    with progress_bar(f"decompressing {title(args.file)}") as progress:
+        data = decompress(
+            source(args.file),
+            model,
+            out,
+            keep=args.keep,
+            overwrite=args.overwrite,
+            device=args.device,
+            progress=progress,
+        )
+    if out is None:
+        write_bytes(data)
+    print(
+        f"{one_line(title(args.file))}: {len(data):,} bytes, as they were",
+        file=sys.stderr if out is None else sys.stdout,
+    )
+    return 0

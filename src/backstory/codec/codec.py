@@ -1,0 +1,194 @@
+"""Compress a file with a model, and decompress it: a decoder that has the model alone writes the same bytes.
+
+The length of the code is the score of the model on the file, in bits, and the decoder is the proof of it: it enforces all
+conditions of an honest score on every token (docs/codec.md).
+"""
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backstory.codec.code_file import MOST_ROWS, Header, pack, unpack
+from backstory.codec.range_coder import Decoder, Encoder
+from backstory.codec.setting import (
+    Source,
+    broken,
+    check_out,
+    describe,
+    name_of,
+    open_decoder,
+    read_all,
+    same_threads,
+    write,
+)
+from backstory.codec.spelling import Speller, Spelling
+from backstory.codec.token_code import BrokenCode, code_text
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.options import LoadOptions
+from backstory.config.terminal import one_line
+from backstory.readers.base import check_rows
+from backstory.readers.registry import open_reader
+from backstory.runs.run import Run
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compressed:
+    """A file and its code."""
+
+    size: int
+    """Bytes of the file."""
+    tokens: int
+    """Tokens that it was cut into."""
+    code_size: int
+    """Bytes of the code's file."""
+    header_size: int
+    """Bytes of these that say how to decode it."""
+    model_bits: float
+    """Length of the tokens: the score of the model."""
+    spelling_bits: float
+    """Length of what tokens do not say: blanks, case, words outside the vocabulary."""
+    check_bits: float
+    """Length of the checksums."""
+    bits_per_byte: float | None
+    """(model + spelling) / size, which compares between models of all vocabularies; None for an empty file."""
+    seconds: float
+    data: bytes = field(repr=False, compare=False)
+    """The content of the code's file."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values."""
+        return {name: value for name, value in vars(self).items() if name != "data"}
+
+
+@checked(batch_size=(1, MOST_ROWS))
+def compress(
+    file: Source,
+    model: Path | str | Run,
+    out: Path | str | None = None,
+    *,
+    reader: str | Sequence[str] = "static",
+    batch_size: int = 1,
+    precision: str = "float32",
+    overrides: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **loading: Any,
+) -> Compressed:
+    """Compress any file with a model, token by token as a reader predicts it.
+
+    Args:
+        file: The path of a file, its bytes, or a file that is open for bytes.
+        model: A run's folder, `hf:PATH_OR_NAME`, or an open run.
+        out: Also write the code to this file.
+        reader: The reader, or several that wrap each other (`backstory ls readers`).
+        batch_size: Rows read side by side: faster, and a little longer, as each begins at the model's start.
+        precision: Precision of matrix products.
+        overrides: Settings of the model that differ from training, by dotted name.
+        overwrite: Replace a file that is at `out`.
+        progress: Called with the tokens coded so far and all tokens.
+        loading: Fields of `LoadOptions`, such as `device`.
+
+    Returns the lengths, and the code in `.data`. Raises UserError, before anything is written.
+
+    Example:
+        >>> code = bs.compress("my.txt", "runs/demo", "my.bks", reader="cache")
+        >>> print(code.bits_per_byte)
+    """
+    if out is not None:
+        check_out(Path(out), overwrite)
+    data, options = read_all(file), LoadOptions.of(**loading)
+    run, opened, layers = open_reader(model, reader, precision, options, overrides)
+    check_rows(opened, batch_size)
+    started = time.perf_counter()
+    spelling = Spelling.of(run.vocabulary)
+    units, rest = spelling.cut(data)
+    coder, speller = Encoder(), Speller(spelling)
+    first, count = run.vocabulary.start, len(units)
+    coded = code_text(coder, opened, first, count, batch_size, units=units, speller=speller, progress=progress)
+    before = coder.bits
+    speller.rest(coder, rest)
+    code = coder.finish()
+    header = Header(
+        content="file",
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        tokens=count,
+        code_size=len(code),
+        code_crc=zlib.crc32(code),
+        **describe(run, opened, layers, options, overrides or {}, batch_size),
+    )
+    content = pack(header, code)
+    if out is not None:
+        write(Path(out), content)
+    model_bits, spelling_bits = coded.bits["model"], coded.bits["spelling"] + coder.bits - before
+    return Compressed(
+        size=len(data),
+        tokens=count,
+        code_size=len(content),
+        header_size=len(content) - len(code),
+        model_bits=model_bits,
+        spelling_bits=spelling_bits,
+        check_bits=coded.bits["checks"],
+        bits_per_byte=(model_bits + spelling_bits) / len(data) if data else None,
+        seconds=round(time.perf_counter() - started, 1),
+        data=content,
+    )
+
+
+@checked()
+def decompress(
+    file: Source,
+    model: Path | str | Run,
+    out: Path | str | None = None,
+    *,
+    keep: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> bytes:
+    """Return the bytes of a file that was compressed with this model.
+
+    Args:
+        file: The code: the path of its file, its bytes, or a file that is open for bytes.
+        model: The model that it was compressed with.
+        out: Also write the bytes to this file.
+        keep: Of a damaged code, write what comes before the damage to `out`; the error is raised all the same.
+        overwrite: Replace a file that is at `out`.
+        device: auto, cpu or cuda.
+        progress: Called with the tokens decoded so far and all tokens.
+
+    Raises UserError for what is no code, a damaged one, another model, and a code that does not come out.
+
+    Example:
+        >>> bs.decompress("my.bks", "runs/demo", "again.txt")
+    """
+    name = name_of(file)
+    if out is not None:
+        check_out(Path(out), overwrite)
+    header, code = unpack(read_all(file), name, damaged=keep)
+    if header.content != "file":
+        raise UserError(f"{one_line(name)} is the proof of an evaluation, not a file; use `backstory verify`")
+    run, reader = open_decoder(header, model, device)
+    coder, speller = Decoder(code), Speller(Spelling.of(run.vocabulary))
+    first, count = run.vocabulary.start, header.tokens
+    try:
+        with same_threads(header):
+            coded = code_text(coder, reader, first, count, header.batch_size, speller=speller, progress=progress)
+        data = coded.joined() + speller.rest(coder, b"")
+        if hashlib.sha256(data).hexdigest() != header.sha256:
+            raise BrokenCode(coded)
+    except BrokenCode as error:
+        kept = error.coded.first_row() if keep and out is not None else None
+        if kept is not None and out is not None:
+            write(Path(out), kept)
+        raise broken(name, header, error.coded, None if kept is None else len(kept)) from None
+    if out is not None:
+        write(Path(out), data)
+    return data
