@@ -120,6 +120,6 @@ def test_compact_tables_tell_units_and_what_is_the_same_once() -> None:
     table, said = compact(Table(heads, rows))
     assert [c.heading for c in table.columns] == ["Run", "Score perplexity per word", "Time"]
     assert table.rows == (("a", "9.1", "2 min 5 s"), ("b", "8", "–"))
-    assert said == "In every row: over (words) 1,000; text x."
+    assert said == "The same in every row: over (words): 1,000; text: x."
     alone, nothing = compact(Table(heads, rows[:1]))
     assert len(alone.columns) == 5 and nothing == ""

@@ -99,9 +99,25 @@ def test_how_to_measure_again_is_complete(run: Any) -> None:
 def test_facts_on_which_results_differ_are_said_for_each(run: Any, made: Any) -> None:
     results = made.everything()
     results["evaluate-test"]["provenance"] |= {"commit": None, "device": "cuda"}
-    text = flat(Page(render([run(results=results)])))
-    assert "abc123 (train, examine truncate on valid); not recorded (evaluate test (static))" in text
-    assert "cpu (AMD EPYC, 2 threads) (train, examine truncate on valid); cuda (evaluate test (static))" in text
+    page = Page(render([run(results=results)]))
+    here = "cpu (AMD EPYC, 2 threads)"
+    assert page.rows[-4:] == [
+        ["Result", "Commit", "Device"],
+        ["train", "abc123", here],
+        ["evaluate test (static)", "not recorded", "cuda"],
+        ["examine truncate on valid", "abc123", here],
+    ]
+    assert "Commitabc123" not in flat(page) and "Versionsbackstory 0.1.0" in flat(page)
+
+
+def test_a_long_page_begins_with_its_contents(run: Any) -> None:
+    page = render([run()])
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    named = re.findall('<a href="#(.*?)">(.*?)</a>', page)
+    assert [title for _, title in named] == headings and len(headings) > 3
+    assert [name for name, _ in named] == re.findall('<section id="(.*?)">', page)
+    ids = re.findall(' id="(.*?)"', page)
+    assert len(ids) == len(set(ids))
 
 
 def test_provenance_may_be_empty(run: Any, made: Any) -> None:
@@ -194,7 +210,7 @@ def test_a_model_is_examined_beside_what_it_remembers_with_a_reader(run: Any, ma
     text = flat(page)
     assert "with the cache reader at perplexity 60.0 per word over 20,123 words, audited; it uses about 300 tok" in text
     assert "demo gains less than 1% from context beyond 150 tokens (95%: 100 to 200), and its" in text
-    assert "; demo, cache gains less than 1% from context beyond 300 tokens (95%: 200 to 500), and its" in text
+    assert "5. demo, cache gains less than 1% from context beyond 300 tokens (95%: 200 to 500), and its" in text
     # In one figure, with the model alone first.
     assert [row[:2] for row in page.rows if row[0] in ("demo", "demo, cache") and "tokens (95" in row[1]] == [
         ["demo", "150 tokens (95%: 100 to 200)"],

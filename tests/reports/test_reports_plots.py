@@ -33,7 +33,7 @@ def test_learning_curves_name_runs_axes_and_findings(run: Any) -> None:
     assert {"demo 130.1", "wide 130.1", "epoch", "perplexity per word"} <= texts(plot.svg).keys()
     assert plot.caption.startswith(
         "demo is best at epoch 3 of 3, at validation perplexity 130.1 per word over 73,760 words "
-        "(weights averaged from epoch 3 on); wide is best"
+        "(weights averaged from epoch 3 on).\nwide is best"
     )
 
 
@@ -42,7 +42,8 @@ def test_figures_are_accessible_follow_the_page_and_load_nothing(run: Any, made:
     for plot in plots:
         assert plot
         root = ET.fromstring(plot.svg)
-        assert root.get("role") == "img" and root.get("aria-label") == f"{plot.title}. {plot.caption}"
+        caption = plot.caption.replace("\n", " ")
+        assert root.get("role") == "img" and root.get("aria-label") == f"{plot.title}. {caption}"
         assert root.get("viewBox") and root.get("width") is None
         assert "currentColor" in plot.svg and "#010203" not in plot.svg and "font-family:" not in plot.svg
         assert "<style" not in plot.svg and "<metadata" not in plot.svg
@@ -88,7 +89,7 @@ def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
     assert "1%" in places and "added loss (nats per token)" in places and "context (tokens)" in places
     assert plot.caption.startswith(
         "demo gains less than 1% from context beyond 150 tokens (95%: 100 to 200), "
-        "and its perplexity is 50.7% higher with only 5. Bands:"
+        "and its perplexity is 50.7% higher with only 5.\nBands:"
     )
 
 
@@ -163,7 +164,7 @@ def test_many_runs_are_told_apart(run: Any) -> None:
     assert len(strokes) == 8
     context = context_curves([(r.name, r.of(TruncationFigures)[0]) for r in runs])
     assert context and {f"run {i} 150" for i in range(8)} <= texts(context.svg).keys()
-    assert "run 6 150 tokens (95%: 100 to 200), run 7 150 tokens (95%: 100 to 200)." in context.caption
+    assert "run 6: 150 tokens (95%: 100 to 200)\nrun 7: 150 tokens (95%: 100 to 200)\n" in context.caption
     assert plot.caption.startswith("Validation perplexity of 8 runs")
 
 

@@ -25,6 +25,7 @@ from backstory.reports.sections.gains_section import headline
 from backstory.reports.sections.passage_section import memory_pieces
 from backstory.reports.sections.search_section import search_pieces
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again
+from backstory.reports.templating import slug
 from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.examination_record import Published
@@ -82,7 +83,7 @@ def _save_figures(document: Document, folder: Path, beside: Path, overwrite: boo
     """Save every figure under a name made of its title; return the paths without endings, by the names of the plots."""
     stems: dict[str, str] = {}
     for plot in document.figures():
-        stem = re.sub(r"[^a-z0-9]+", "-", plot.title.lower()).strip("-")
+        stem = slug(plot.title)
         number = sum(re.fullmatch(rf"{stem}(-\d+)?", taken) is not None for taken in stems.values()) + 1
         stems[plot.name] = stem if number == 1 else f"{stem}-{number}"
     taken = [path for stem in stems.values() for e in svg.FILES if (path := folder / f"{stem}.{e}").exists()]

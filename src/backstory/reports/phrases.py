@@ -209,7 +209,7 @@ def learning_caption(runs: Sequence[RunResults]) -> str:
             f"{run.name} is best at epoch {count(best.epoch)} of {count(run.epochs[-1].epoch)}, "
             f"at validation {_at(best, run)}{averaging}"
         )
-    return "; ".join(parts) + f".{tail}"
+    return "\n".join(f"{part}." for part in (*parts, tail.strip(" .")))
 
 
 def _at(epoch: EpochRecord, run: RunResults) -> str:
@@ -240,8 +240,8 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
     shaded = ", shaded over their intervals" if len(examinations) <= MOST_SHADED else ""
     tail = f"{printed} Bands: {spread_words(results)}. Vertical lines: effective contexts{shaded}."
     if len(examinations) > MOST_DESCRIBED:
-        contexts = ", ".join(f"{name} {result.figures.context_in_words()}" for name, result in examinations)
-        return f"More context than this gains less than the dashed line: {contexts}.{tail}"
+        contexts = "\n".join(f"{name}: {result.figures.context_in_words()}" for name, result in examinations)
+        return f"More context than this gains less than the dashed line:\n{contexts}\n{tail.strip()}"
     parts = []
     for name, result in examinations:
         f, context = result.figures, result.figures.effective_context
@@ -256,7 +256,7 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
         else:
             use = f"gains less than {threshold} from context beyond {f.context_in_words()}"
         parts.append(f"{name} {use}, and {least}")
-    return "; ".join(parts) + f".{tail}"
+    return "\n".join(f"{part}." for part in (*parts, tail.strip(" .")))
 
 
 def published_context(corpus: str, published: Published | None) -> str:

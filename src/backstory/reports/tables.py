@@ -77,9 +77,9 @@ def compact(table: Table) -> tuple[Table, str]:
     other = [i for i in range(len(table.columns)) if i not in alike]
     if not alike or len(other) < 2:
         return table, ""
-    told = "; ".join(f"{table.columns[i].heading.lower()} {table.rows[0][i]}" for i in alike)
+    same = "; ".join(f"{table.columns[i].heading.lower()}: {table.rows[0][i]}" for i in alike)
     rows = tuple(tuple(row[i] for i in other) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in other), rows), f"In every row: {told}."
+    return Table(tuple(table.columns[i] for i in other), rows), f"The same in every row: {same}."
 
 
 _WITH_UNIT = re.compile(r"(perplexity )?([\d.,]+%?)( (?:per )?[a-z]{2,}(?: [a-z]+)?)")

@@ -19,7 +19,12 @@ def breakable(text: str) -> Markup:
     return Markup(re.sub(r"(?<=\w)([._])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
+def slug(text: str) -> str:
+    """Return a title as a name for files and links."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 _ENVIRONMENT = jinja2.Environment(
     autoescape=True, trim_blocks=True, loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined
 )
-_ENVIRONMENT.filters["breakable"] = breakable
+_ENVIRONMENT.filters["breakable"], _ENVIRONMENT.filters["slug"] = breakable, slug

@@ -57,7 +57,7 @@ def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
     """Draw one experiment on several models, a panel for each on the same axes; what all have in common is told once."""
     first = panels[0][1]
     several = len(panels) > 1
-    found = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
+    sentences = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
              for name, panel in panels]  # fmt: skip
     shared = dict.fromkeys(text for _, panel in panels for text in (panel.printed, panel.note) if text)
 
@@ -74,7 +74,7 @@ def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
         svg.legend(figure, list(handles.values()))
         return figure
 
-    return svg.plot(draw, prefix, first.title, " ".join([*found, *shared]))
+    return svg.plot(draw, prefix, first.title, "\n".join([*sentences, " ".join(shared)]))
 
 
 def context_curves(

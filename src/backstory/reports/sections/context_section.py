@@ -180,7 +180,7 @@ def contexts_table(examinations: Sequence[Examined]) -> Table:
         rows.append((name, f.context_in_words(), f"{f.effective_context.threshold_percent:g}%",
                      f"{formats.perplexity(f.baseline.perplexity)} per {f.unit}", _whole_context(f),
                      over(f.targets, f.unit), unknown_cell(f, f.targets), text_of(result, f.split)))  # fmt: skip
-    heads = columns("Run", "Effective context", "Threshold#", "Perplexity with the whole context#", "Which is#",
+    heads = columns("Run", "Effective context", "Threshold#", "Whole-context perplexity#", "Whole context#",
                     "Over#", "<unk>#", "Text")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
 

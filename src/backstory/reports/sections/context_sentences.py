@@ -143,18 +143,16 @@ def _printed(published: Published | None, figure: str, corpus: str, names: Seque
 
 
 def levels(examinations: Sequence[Examined], published: Published | None) -> str:
-    """Describe figure 1b: how far the models are apart with little and with all context, and how much each uses."""
+    """Describe figure 1b: how far the models are apart with little and with all context."""
     results = [result for _, result in examinations]
     figures = [result.figures for result in results]
-    contexts = ", ".join(f"{name} {r.figures.context_in_words()}" for name, r in examinations)
-    parts = [f"Models differ in level and in the context they use: {contexts}"]
+    parts = ["Models differ in level and in the context they use"]
     if shared := set.intersection(*({c.context for c in f.conditions} for f in figures)):
         least = min(shared)
         few = [next(c.perplexity for c in f.conditions if c.context == least) for f in figures]
         full = [f.baseline.perplexity for f in figures]
-        apart = f"{max(few) / min(few):.2f} and {max(full) / min(full):.2f} times the lowest"
-        with_least = f"with {count(least)} {counted_in(figures)}s and with all context"
-        parts.append(f"the highest perplexity is, {with_least}, {apart}")
+        with_least = f"{max(few) / min(few):.2f} times the lowest with {count(least)} {counted_in(figures)}s"
+        parts.append(f"the highest perplexity is {with_least}, and {max(full) / min(full):.2f} times with all context")
     return _joined(*parts, _printed(published, "1b", str(results[0].corpus.name), ["effective-context-average"],
                                     "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
 

@@ -305,7 +305,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
                 beside_others = apart * 2 ** ((index + 0.5) / len(shown) - 0.5)
                 axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(index)["color"])
         if baseline:
-            level(axes, 0.0, svg.label(baseline.name), "-")
+            axes.axhline(0, color=svg.INK, linewidth=0.6)
         up = f"gain over {svg.label(baseline.name)} (nats)" if baseline else "nats"
         log_axis(axes, "tokens since the same one came last", up)
         _set_apart(axes, distances[-1], apart)

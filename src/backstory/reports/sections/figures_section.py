@@ -44,7 +44,12 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     for run, result in evaluations:
         if reasons := audit_failures(result.figures):
             yield pieces.Alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
-    yield from pieces.compact(figures_table(runs), "Figures of every run")
+    table = figures_table(runs)
+    yield from pieces.compact(table, "Figures of every run")
+    if any(kind in cell for row in table.rows for cell in row for kind in ("% written", "% outside")):
+        yield pieces.Note(
+            "<unk>: words that the text writes so (written) and words that the vocabulary lacks (outside)."
+        )
     yield from (pieces.Note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
     # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:

@@ -1,6 +1,6 @@
 """Settings of the runs, what it takes to measure them again, and results that this version does not know."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import yaml
 
@@ -45,6 +45,7 @@ def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> It
         yield pieces.Heading(run.name) if len(runs) > 1 else None
         yield pieces.Code("\n".join(commands(run)))
         yield pieces.Facts(tuple(facts(run)))
+        yield pieces.Tabular(again_table(run), f"What differs between the results of {run.name}", "plain")
 
 
 def _any(figures: Figures) -> bool:
@@ -96,27 +97,30 @@ def _flat(value: object, path: str) -> list[tuple[str, str]]:
 
 def commands(run: RunResults) -> list[str]:
     """Return the commands that made the results, in the order of the results, each once."""
-    return _distinct(result.provenance.command for result in run.results if result.provenance.command)
+    return list(dict.fromkeys(result.provenance.command for result in run.results if result.provenance.command))
 
 
 def facts(run: RunResults) -> list[tuple[str, str]]:
-    """Return seed, weights, commit, versions, device, precision, text and time as (term, text).
+    """Return seed, weights, commit, versions, device, precision, text and time as (term, text), where a run's results agree.
 
-    Where a run's results agree a fact stands once, else once for each that differs; `not recorded` where there is none.
+    A fact that none records is `not recorded`.
     """
-    pairs = []
-    for term, fact in _FACTS.items():
-        texts = [(result.figures.label, fact(result.provenance) or "not recorded") for result in run.results]
-        distinct = _distinct(text for _, text in texts)
-        if len(distinct) > 1:
-            labelled = [(text, ", ".join(label for label, t in texts if t == text)) for text in distinct]
-            distinct = ["; ".join(f"{text} ({labels})" for text, labels in labelled)]
-        pairs.append((term, distinct[0]))
-    return pairs
+    return [(term, texts[0]) for term, texts in _facts(run).items() if len(set(texts)) == 1]
 
 
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
+def again_table(run: RunResults) -> Table:
+    """Return a row for each result, with the facts on which the results differ; empty where they agree."""
+    differing = {term: texts for term, texts in _facts(run).items() if len(set(texts)) > 1}
+    labels = [result.figures.label for result in run.results]
+    rows = tuple(zip(labels, *differing.values(), strict=True)) if differing else ()
+    return Table(columns("Result", *differing), rows)
+
+
+def _facts(run: RunResults) -> dict[str, list[str]]:
+    """Return what each result says of every fact."""
+    return {
+        term: [fact(result.provenance) or "not recorded" for result in run.results] for term, fact in _FACTS.items()
+    }
 
 
 def _weights(origin: ProvenanceRecord) -> str:
