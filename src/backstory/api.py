@@ -4,6 +4,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
@@ -15,6 +16,7 @@ from backstory.config import RunConfig, TextConfig, UserError, check_name, recip
 from backstory.config.arguments import checked, described
 from backstory.config.errors import shown
 from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming
 from backstory.context import (
@@ -29,7 +31,7 @@ from backstory.context import (
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
-from backstory.evaluation import evaluation, generate, refereeing
+from backstory.evaluation import evaluation, generation, refereeing
 from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.refereeing import RefereedText
 from backstory.explanations import compare_readers, explain_passage
@@ -48,7 +50,7 @@ from backstory.results import (
 )
 from backstory.results.evaluation_record import EpochRecord
 from backstory.runs.run import Run, is_elsewhere, open_run
-from backstory.runs.run_folder import Mode, RunFolder
+from backstory.runs.run_folder import Mode
 from backstory.training import fit
 
 __all__ = [
@@ -68,7 +70,14 @@ __all__ = [
 
 Progress = Callable[[int, int], None]
 
+_OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
+_SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
+_in_python = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"})
+_of_training = in_python({"allow_equal_splits"}, {"resume": "mode='resume'", "overwrite": "mode='overwrite'"})
+generate = _in_python(generation.generate)
 
+
+@_of_training
 @checked(threads=(1, 1024))
 def train(
     recipe: str | Path | RunConfig,
@@ -127,10 +136,6 @@ def train(
         if name is None:
             raise UserError("a RunConfig has no name to call the run by; give out=FOLDER")
         out = name if name.is_dir() else Path("runs") / name.stem
-    if mode == "new" and RunFolder(Path(out)).config.is_file():
-        raise UserError(
-            f"{out} holds a run; mode='resume' goes on, mode='overwrite' starts again, or choose another out"
-        )
     return fit.train(
         config,
         out,
@@ -145,6 +150,7 @@ def train(
     )
 
 
+@_in_python
 @checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     """Return the model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
@@ -186,6 +192,7 @@ def evaluate(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result[EvaluationFigures]: ...
+@_in_python
 @checked()
 def evaluate(
     model: Path | str | Run | nn.Module,
@@ -203,7 +210,7 @@ def evaluate(
         model: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
         text: A text of your own in place of a split: the path of a file, the text itself (a string with white space that
             names no file), or a file that is open for bytes.
-        corpus: For a model from elsewhere: the corpus, by its name or path, or a list of several.
+        corpus: A corpus by its name or path in place of the run's own, or a list of several.
         tokenizer: The tokenizer of a model of transformers.
         name: What results call a model of transformers; by default the name that it was loaded by.
         progress: Called with the tokens read so far and all tokens.
@@ -213,8 +220,8 @@ def evaluate(
 
     Returns:
         The result: `.figures` with the score in nats and bits per token, perplexity, bits per byte and the audit. It is
-        written to `out`, by default into the run; for a text, or a model from elsewhere, only if `out` is given. Of a list of
-        corpora a list of results, each in a folder of its corpus in `out`.
+        written to `out`, by default into the run; for a text, a corpus that is named, or a model from elsewhere, only if
+        `out` is given. Of a list of corpora a list of results, each in a folder of its corpus in `out`.
 
     Raises UserError, before anything is written.
 
@@ -230,6 +237,7 @@ def evaluate(
     return evaluation.evaluate(source, progress=progress, text=requested, **options)
 
 
+@_in_python
 @checked()
 def audit(
     model: Path | str | Run | nn.Module | Reader,
@@ -272,6 +280,7 @@ def audit(
     return evaluation.audit_reader(setup, progress)[1].record()
 
 
+@_in_python
 @checked()
 def referee(
     predictor: Any = None,
@@ -334,6 +343,7 @@ def _refereed_text(text: Any, vocabulary: Vocabulary | None, types: int | None, 
     return RefereedText.of_file(source, str(getattr(source, "name", "text")), vocabulary)
 
 
+@_in_python
 @checked()
 def examine(
     model: Path | str | list[Path | str] | tuple[Path | str, ...] | Run | nn.Module | Reader | Scorer,
@@ -399,6 +409,7 @@ def examine(
     return examine_model(subject, dataset, requested, name=name or "model", **process)
 
 
+@_in_python
 @checked()
 def explain(
     run: Path | str | Run | nn.Module,
@@ -434,6 +445,7 @@ def explain(
     return explain_passage(source, name, ExplainOptions.of(**_plain(options)), text=requested, progress=progress)
 
 
+@_in_python
 @checked()
 def compare(
     run: Path | str | Run | nn.Module,
@@ -472,11 +484,16 @@ def compare(
         raise UserError(
             f"{reader} is a folder, not a reader; to compare with another run: 'static', against={reader!r}"
         )
+    if isinstance(reader, str) and is_elsewhere(reader):
+        raise UserError(
+            f"{reader} is a model, not a reader; to compare with another model: 'static', against={reader!r}"
+        )
     readers = (reader,) if isinstance(reader, str) else tuple(reader)
     requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **_plain(options))
     return compare_readers(_open(run, tokenizer), requested, text=_text(text), progress=progress)
 
 
+@_in_python
 @checked()
 def report(runs: Path | str | Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
     """Write one self-contained page of the results in run folders.

@@ -80,7 +80,7 @@ def test_a_mistake_names_the_argument_that_was_meant(run_copy: Path, desk: Path)
         (lambda: bs.evaluate("run", "valid"), "split='valid'"),
         (lambda: bs.evaluate("run", "cache"), "reader='cache'"),
         (lambda: bs.examine("run", "truncate"), "experiment='truncate'"),
-        (lambda: bs.train("demo", "run", corpus="nowhere.txt"), "run holds a run; mode='resume' goes on"),
+        (lambda: bs.train("demo", "run", corpus="nowhere.txt"), "run is not empty; use mode='resume' to go on"),
         (lambda: bs.compare("run", "run"), "run is a folder, not a reader; .* against='run'"),
     ):
         with pytest.raises(UserError, match=hint):

@@ -68,7 +68,7 @@ def test_a_run_reads_other_corpora_in_its_own_vocabulary(command: Command, run_c
         "a text and --corpus cannot be combined"
         in command("evaluate", "run", "good.txt", "--corpus", "other").mistake()
     )
-    with pytest.raises(UserError, match="a text and"):
+    with pytest.raises(UserError, match="a text and corpus cannot"):
         bs.evaluate("run", text="ann saw the jam\n", corpus="other")
     assert tree(Path()) == before  # a result of another corpus is written where --out says
 

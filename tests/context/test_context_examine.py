@@ -264,7 +264,7 @@ def test_a_reader_that_learns_is_refused_before_the_split_is_read(
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
-    with pytest.raises(UserError, match=r"too few for contexts of 1,000; .*--maximum-context"):
+    with pytest.raises(UserError, match=r"too few for contexts of 1,000; .*maximum_context"):
         bs.examine(tiny_run, None, "truncate")
 
 
@@ -274,5 +274,5 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_split_is_read(
     monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match=r"cannot write to .*file; choose another folder with --out"):
+        with pytest.raises(UserError, match=r"cannot write to .*file; choose another folder with out"):
             bs.examine(tiny_run, None, "truncate", maximum_context=30, out=out)

@@ -436,7 +436,7 @@ def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: 
         bs.examine(model, np.arange(100), maximum_context=5, targets=5)
     with pytest.raises(UserError, match="a model at hand has no corpus of its own"):
         bs.examine(model)
-    with pytest.raises(UserError, match=r"drop needs part-of-speech tags.*--tagger"):
+    with pytest.raises(UserError, match=r"drop needs part-of-speech tags.*tagger"):
         bs.examine(model, np.zeros(100, int), "drop", maximum_context=30, context=20)
     with pytest.raises(UserError, match="a run is examined on its own corpus"):
         bs.examine(tiny_run, np.arange(100))

@@ -88,7 +88,7 @@ def test_an_examination_says_that_it_was_read_in_rows(tiny_run: Path, tmp_path: 
     for a, b in zip(one.figures.conditions, four.figures.conditions, strict=True):
         assert a.nats == b.nats, "contexts that are cut are read alone in any case"
     assert one.figures.baseline.nats == pytest.approx(four.figures.baseline.nats, abs=0.05)
-    with pytest.raises(UserError, match="--batch-size and --within-documents cannot be combined"):
+    with pytest.raises(UserError, match="batch_size and within_documents=True cannot be combined"):
         bs.examine(tiny_run, None, "truncate", batch_size=4, within_documents=True, **settings)
     with pytest.raises(UserError, match="batch_size must be 1 or more"):
         bs.examine(tiny_run, None, "truncate", batch_size=0, **settings)

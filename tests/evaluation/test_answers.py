@@ -170,7 +170,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert f"audited; {answers.in_words()}." in page
     assert "<h2>Answers</h2>" in page and "synthetic documents of copy: 5 and 9 symbols of 2 bits" in page
     assert headline([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
-    with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):
+    with pytest.raises(UserError, match="lengths works with synthetic tasks only"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
 
 
@@ -185,7 +185,7 @@ def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
 
 def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_path: Path) -> None:
     assert bs.evaluate(tiny_run, out=tmp_path / "out").figures.answers is None
-    with pytest.raises(UserError, match="leave --lengths out"):
+    with pytest.raises(UserError, match="leave lengths out"):
         bs.evaluate(tiny_run, lengths=(5,))
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, answer_loss_only=True))
     with pytest.raises(UserError, match=r"asks nothing; set training\.answer_loss_only to false"):

@@ -141,10 +141,10 @@ def test_a_file_appears_when_it_is_whole(words_run: Path, tmp_path: Path) -> Non
     ("name", "options", "says"),
     [
         ("tokens.csv", {}, "must end in one of .jsonl, .tsv, .jsonl.gz, .tsv.gz"),
-        ("there.tsv", {}, "exists; choose another file or --overwrite"),
+        ("there.tsv", {}, "exists; choose another file or overwrite=True"),
         ("folder.tsv", {"overwrite": True}, "exists; choose another file$"),
         ("nowhere/tokens.tsv", {}, "nowhere is no folder to write to"),
-        ("tokens.tsv", {"batch_size": 2}, "one row; use --batch-size 1"),
+        ("tokens.tsv", {"batch_size": 2}, "one row; use batch_size=1"),
     ],
 )
 def test_where_figures_of_tokens_cannot_go(

@@ -216,7 +216,7 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no meta-learner called 'three-level'; train it with"):
         open_reader(folder, "learned")
     open_reader(folder, "dynamic:rule=sgd")
-    with pytest.raises(UserError, match="reads one row only; use --batch-size 1"):
+    with pytest.raises(UserError, match="reads one row only; use batch_size=1"):
         bs.evaluate(folder, split="valid", reader="dynamic:rule=sgd", batch_size=2)
     with pytest.raises(UserError, match="the reader static has no settings to tune"):
         tune_reader(folder, parse_stack("static"), "valid", 100)

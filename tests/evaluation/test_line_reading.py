@@ -124,12 +124,12 @@ def test_lines_of_a_file_of_records_and_of_standard_input(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "--each-line scores the lines of a text; name a file"),
-        ({"text": "a b", "after": "valid"}, "--after and --each-line cannot be combined"),
-        ({"text": "a b", "resume": True}, "--resume and --each-line cannot be combined"),
-        ({"text": "a b", "each_line": False, "per_line": "lines.tsv"}, "--per-line needs --each-line"),
+        ({}, "each_line=True scores the lines of a text; name a file"),
+        ({"text": "a b", "after": "valid"}, "after names a split to read first, and a text has none"),
+        ({"text": "a b", "resume": True}, "resume=True and each_line=True cannot be combined"),
+        ({"text": "a b", "each_line": False, "per_line": "lines.tsv"}, "per_line needs each_line=True"),
         ({"text": "a b", "per_line": "lines.csv"}, "lines.csv must end in one of .tsv, .tsv.gz"),
-        ({"text": "a\nb", "reader": SGD, "batch_size": 2}, "reads one row only; use --batch-size 1"),
+        ({"text": "a\nb", "reader": SGD, "batch_size": 2}, "reads one row only; use batch_size=1"),
         ({"text": " \n\n"}, "is empty; give some words"),
     ],
 )

@@ -271,7 +271,7 @@ def other_weights(run: Path, folder: Path) -> Path:
         ({"batch_size": 2}, "with the batch size 1, not 2"),
         ({"audit_places": 3}, r"with the places \d+, not 3"),
         ({"out": None}, "this evaluation was not saved"),
-        ({"per_token": Path("tokens.tsv")}, "--resume and --per-token cannot be combined"),
+        ({"per_token": Path("tokens.tsv")}, "resume=True and per_token cannot be combined"),
     ],
     ids=str,
 )

@@ -271,15 +271,15 @@ def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(
     control = trained(with_model(tiny_config, buffer=AuxiliarySoftmaxConfig(gate=GATE)), tmp_path / "control")
     for folder in (control, tiny_run):
         before = sorted(folder.rglob("*"))
-        with pytest.raises(UserError, match=rf"^{folder} has no span buffer; train one with --model.buffer.kind span-"):
+        with pytest.raises(UserError, match=rf"^{folder} has no span buffer; train one with model.buffer.kind span-"):
             bs.explain(folder, "buffer", split="valid")
         assert sorted(folder.rglob("*")) == before
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError, match=r"leave the reader cache out"):
         bs.explain(run, "buffer", split="valid", reader="cache")
-    with pytest.raises(UserError, match=r"leave --against out"):
+    with pytest.raises(UserError, match=r"leave against out"):
         bs.explain(run, "buffer", split="valid", against="static")
-    with pytest.raises(UserError, match=r"--at 99999 is beyond the valid text"):
+    with pytest.raises(UserError, match=r"at=99999 is beyond the valid text"):
         bs.explain(run, "buffer", split="valid", at=99999)
     assert sorted(run.rglob("*")) == before
     assert math.isfinite(bs.explain(run, "surprisal", split="valid").figures.perplexity)

@@ -260,12 +260,12 @@ def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(runs_of: dict
     run = runs_of["ntm"]
     before = [sorted(folder.rglob("*")) for folder in (run, tiny_run)]
     with pytest.raises(
-        UserError, match=rf"^{tiny_run} has no external memory; train one with --model.core.kind ntm, dnc or"
+        UserError, match=rf"^{tiny_run} has no external memory; train one with model.core.kind ntm, dnc or"
     ):
         bs.explain(tiny_run, "memory", split="valid")
     for reader in ("cache", "dynamic:rule=sgd,rate=1e-12"):
         with pytest.raises(UserError, match=r"^`explain memory` shows .*; leave the reader (cache|dynamic) out$"):
             bs.explain(run, "memory", split="valid", reader=reader)
-    with pytest.raises(UserError, match=r"leave --against out$"):
+    with pytest.raises(UserError, match=r"leave against out$"):
         bs.explain(run, "memory", split="valid", against="cache")
     assert [sorted(folder.rglob("*")) for folder in (run, tiny_run)] == before

@@ -331,9 +331,9 @@ def test_mistakes_write_nothing(run: Path) -> None:
     before = sorted(run.rglob("*"))
     compare: Callable[..., Any] = lambda **k: bs.explain(run, "reading", **({"reader": "bias"} | k))  # noqa: E731
     for mistaken, says in (
-        (lambda: compare(at=10**9), r"--at 1000000000 is beyond the test text, which has"),
-        (lambda: compare(at=50, tokens=100, passage=(60, 150)), r"--passage 150 .* tokens 50 to 149"),
-        (lambda: compare(at=50, tokens=100, passage=(49,)), r"--passage 49 is outside the stretch"),
+        (lambda: compare(at=10**9), r"at=1000000000 is beyond the test text, which has"),
+        (lambda: compare(at=50, tokens=100, passage=(60, 150)), r"passage=150 .* tokens 50 to 149"),
+        (lambda: compare(at=50, tokens=100, passage=(49,)), r"passage=49 is outside the stretch"),
         (lambda: compare(reader="static"), r"static would be compared with itself"),
         (lambda: compare(against=("static", "static")), r"static would be compared with itself"),
         (lambda: compare(against=("statik",)), r"'statik' is neither a reader \(did you mean 'static'\?\)"),

@@ -207,13 +207,13 @@ def test_mistakes_write_nothing(run: Path, tmp_path: Path, character_run: Path) 
     before = sorted(run.rglob("*"))
     for mistaken, says in (
         (lambda: bs.explain(run, "surprise"), r"no explanation 'surprise' \(did you mean 'surprisal'\?\)"),
-        (lambda: bs.explain(run, at=10**9), r"--at 1000000000 is beyond the test text, which has"),
+        (lambda: bs.explain(run, at=10**9), r"at=1000000000 is beyond the test text, which has"),
         (lambda: bs.explain(run, at=-1), r"at must be 0 or more"),
         (lambda: bs.explain(run, context=-1), r"context must be 0 or more"),
         (lambda: bs.explain(run, text=empty), r"is empty; give some words"),
         (lambda: bs.explain(run, words=2001), r"1 to 2,000 words, not 2,001"),
         (lambda: bs.explain(run, words=0), r"words must be 1 or more, not 0"),
-        (lambda: bs.explain(run, split="test", text=empty), r"--text and --split exclude"),
+        (lambda: bs.explain(run, split="test", text=empty), r"text and split exclude"),
         (lambda: bs.explain(run, layer="surprise"), r"no layer 'surprise' \(did you mean 'surprisal'\?\); there are"),
         (lambda: bs.explain(run, against="statik"), r"'statik' is neither a reader \(did you mean 'static'\?\) nor"),
         (lambda: bs.explain(run, against=str(character_run)), r"has another vocabulary than"),

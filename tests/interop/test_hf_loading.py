@@ -108,7 +108,7 @@ def test_a_revision_is_read_and_recorded(
     assert "revision" not in main_one.provenance.config
     with pytest.raises(UserError, match="hf:some/tiny is not on this machine"):
         bs.evaluate("hf:some/tiny", text=text, revision="v2")
-    with pytest.raises(UserError, match="--revision is for a name on the hub"):
+    with pytest.raises(UserError, match="revision is for a name on the hub"):
         bs.evaluate(f"hf:{folder}", text=text, revision="v1")
 
 
@@ -241,8 +241,8 @@ def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"per_token": "tokens.tsv"}, "--per-token goes with one corpus at most"),
-        ({"resume": True}, "--resume goes with one corpus at most"),
+        ({"per_token": "tokens.tsv"}, "per_token goes with one corpus at most"),
+        ({"resume": True}, "resume=True goes with one corpus at most"),
         ({"text": "a b"}, "TEXT goes with one corpus at most"),
         ({"corpus": []}, "no corpus is named"),
         ({"corpus": ["a/cats.txt", "b/cats.txt"]}, "two corpora are called cats.txt"),

@@ -196,6 +196,8 @@ class EvalOptions(ReadingOptions, ModelOptions):
             )
         if self.text is not None and self.corpus is not None:
             raise UserError("a text and --corpus cannot be combined; remove one")
+        if self.text is not None and self.after is not None:
+            raise UserError("--after names a split to read first, and a text has none; remove it, or the text")
         if self.text is not None and self.lengths:
             raise UserError("--lengths works with synthetic tasks only; remove it to evaluate your own text")
         self._check_lines()
@@ -209,8 +211,6 @@ class EvalOptions(ReadingOptions, ModelOptions):
             return
         if self.text is None:
             raise UserError("--each-line scores the lines of a text; name a file, or - for standard input")
-        if self.after is not None:
-            raise UserError("--after and --each-line cannot be combined, as every line begins anew; remove one")
         if self.resume:
             raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 

@@ -124,6 +124,11 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 @checked()
 def load(name_or_path: str) -> RunConfig:
     """Return the settings of a recipe (by name), a YAML file (by path) or a run (by folder). Raises UserError."""
+    if name_or_path.startswith("hf:"):
+        raise UserError(
+            f"{name_or_path} is a model of Hugging Face, which is read here, not trained: "
+            f"`backstory evaluate {pasted(name_or_path)} TEXT`"
+        )
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         return from_file(RunConfig, settings, Path(name_or_path))
     return _packaged(name_or_path) if name_or_path in names() else _PACKAGED.load(name_or_path)

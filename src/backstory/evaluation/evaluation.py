@@ -225,7 +225,9 @@ def check_after(after: str, split: str, splits: Iterable[str]) -> None:
             f"{after} would be scored with what was learned from it; read another split before, with --after"
         )
     if after == "test":
-        raise UserError("nothing is learned from the test split before another is scored; use --after train or valid")
+        raise UserError(
+            "nothing is learned from the test split before another is scored; use --after=train or --after=valid"
+        )
 
 
 def result_folder(setup: EvalSetup) -> Path | None:

@@ -121,7 +121,10 @@ class HuggingFaceRun(Run):
     def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
         """Prepare a corpus, by its name or path, in the model's own pieces. Raises UserError."""
         if corpus is None:
-            raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
+            raise UserError(
+                f"{self.name} brings no corpus of its own; say which with --corpus NAME "
+                "(evaluate, examine and explain also take a text)"
+            )
         text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
         if self.exported:
             return prepare(text, data_dir, vocabulary=self.vocabulary)

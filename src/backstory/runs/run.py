@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, to_dict
-from backstory.config.errors import out_of_memory
+from backstory.config.errors import out_of_memory, pasted
 from backstory.config.options import LoadOptions
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
 from backstory.config.strict import UnknownKind
@@ -277,7 +277,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
         raise UserError(f"{error}; {folder} has no other checkpoint to read with: train it again") from None
     if checkpoint is None:
         raise UserError(
-            f"{folder} has no checkpoint to read with; train it on with the command that began it and --resume"
+            f"{folder} has no checkpoint to read with; continue its training: `backstory train {pasted(folder)} --resume`"
         )
     config, vocabulary, described = _described(checkpoint)
     saved = checkpoint.tensors["weights"]
