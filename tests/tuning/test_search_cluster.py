@@ -26,6 +26,7 @@ def test_trials_of_a_cluster_are_those_of_this_machine(searched: Searched, tmp_p
     assert code == 0, err
     trials = read_sweep(tmp_path / "sweep").to_dict()["figures"]["trials"]
     expected = json.loads((searched.folder / "sweep" / "result.json").read_text())["figures"]["trials"]
-    assert trials[0]["settings"] == expected[0]["settings"]
-    assert trials[0]["curve"] == expected[0]["curve"]
-    assert [t["state"] for t in trials].count("complete") == 4
+    complete = [t for t in trials if t["state"] == "complete"]
+    assert len(complete) == 4
+    [first] = [t for t in complete if t["settings"] == expected[0]["settings"]]
+    assert first["curve"] == expected[0]["curve"]
