@@ -78,7 +78,7 @@ generate = _in_python(generation.generate)
 
 
 @_of_training
-@checked(threads=(1, 1024))
+@checked(threads=(1, 1024), workers=(1, 1024))
 def train(
     recipe: str | Path | RunConfig,
     out: Path | str | None = None,
@@ -93,6 +93,7 @@ def train(
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
     threads: int | None = None,
+    workers: int | None = None,
 ) -> Result[TrainingFigures] | None:
     """Train a model into a folder and return the result.
 
@@ -113,6 +114,8 @@ def train(
         allow_equal_splits: Allow a corpus whose validation and test are the same text.
         threads: Threads inside the operations on a CPU. By default OMP_NUM_THREADS, that of the run that is resumed, or the
             fastest number, which is timed on the first steps.
+        workers: Processes that share the rows of a batch, with one thread each or `threads`. They are started and ended by
+            this call. By default one, or as many as trained the run that is resumed.
 
     Returns:
         The result, with the figures of the training in `.figures`, its curve as `.to_frame()` and the run's folder as
@@ -146,6 +149,7 @@ def train(
         init_from=init_from,
         allow_equal_splits=allow_equal_splits,
         threads=threads,
+        workers=workers,
         callbacks=callbacks,
     )
 

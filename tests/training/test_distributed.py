@@ -108,12 +108,13 @@ def test_another_number_of_ranks_is_refused(tiny_config: RunConfig, tmp_path: Pa
     before = outcome(tmp_path / "run")
     code, said = trained(2, config, tmp_path / "run", "--resume")
     assert code == 0 and "finished already" in said, said
-    code, said = trained(1, config, tmp_path / "run", "--resume")
+    code, said = trained(1, config, tmp_path / "run", "--resume", "--workers", "1")
     assert code == 2
-    assert own_lines(said) == [
-        f"backstory: {tmp_path / 'run'} was trained by 2 ranks, not 1; go on with "
-        "torchrun --nproc-per-node 2 -m backstory train"
-    ]
+    assert own_lines(said) == [f"backstory: {tmp_path / 'run'} was trained by 2 workers, not 1; go on with --workers 2"]
+    code, said = trained(1, config, tmp_path / "run", "--resume")
+    assert code == 0 and "finished already" in said, said
+    code, said = trained(4, config, tmp_path / "run", "--resume")
+    assert "was trained by 2 workers, not 4; go on with torchrun --nproc-per-node 2" in said
     assert outcome(tmp_path / "run") == before
 
 

@@ -39,7 +39,7 @@ _MODEL_AND_TRAINING = {
 }
 COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     "train": {
-        "run": ("--out", "--resume", "--overwrite", "--init-from", "--threads", "--track", "--json"),
+        "run": ("--out", "--resume", "--overwrite", "--init-from", "--threads", "--workers", "--track", "--json"),
         **_MODEL_AND_TRAINING,
     },
     "sweep run": {

@@ -53,6 +53,8 @@ class TrainArguments(JsonOutput):
     """Allow a corpus whose validation and test are the same text."""
     threads: int | None = between(None, 1, 1024)
     """Threads on a CPU (else OMP_NUM_THREADS, or the fastest number, which is timed first)."""
+    workers: int | None = between(None, 1, 1024)
+    """Processes that share the rows of a batch, each with one thread or --threads (else as before, or one)."""
     track: tuple[str, ...] = ()
     """Log the curves to tensorboard, trackio or wandb (if missing: `pip install -e '.[track]'` in the clone of backstory)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         init_from=args.init_from,
         allow_equal_splits=args.allow_equal_splits,
         threads=args.threads,
+        workers=args.workers,
         as_json=args.json,
     )
     if first_here() and not args.json:

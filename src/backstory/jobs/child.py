@@ -49,13 +49,25 @@ def start(
     `folder` is its working directory (else this process's), and `variables` are added to its environment. The child has a
     session of its own: Ctrl-C reaches this process alone, which then ends its children one by one.
     """
+    return spawn(MODULE, arguments, log, environment(data_dir) | dict(variables or {}), folder=folder)
+
+
+def spawn(
+    module: str,
+    arguments: Sequence[str],
+    log: IO[bytes],
+    variables: dict[str, str],
+    stdin: IO[bytes] | None = None,
+    folder: str | None = None,
+) -> subprocess.Popen:
+    """Start `python -m MODULE PID ARGUMENTS`, with the id of this process, in a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, str(os.getpid()), *arguments],
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-P", "-m", module, str(os.getpid()), *arguments],
+        stdin=subprocess.DEVNULL if stdin is None else stdin,
         stdout=log,
         stderr=log,
         cwd=folder,
-        env=_environment(data_dir) | dict(variables or {}),
+        env=variables,
         start_new_session=True,
     )
 
@@ -82,12 +94,12 @@ def exit_reason(code: int, verb: str, log: Path, log_start: int) -> str:
     return f"{verb} ended with exit code {code}: {last}"
 
 
-def _environment(data_dir: Path | None) -> dict[str, str]:
+def environment(data_dir: Path | None = None) -> dict[str, str]:
     """Return a child's environment: this package, its threads, and the data folder, which the recorded commands leave out."""
     package = str(Path(backstory.__file__).resolve().parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
-    return environment if data_dir is None else {**environment, "BACKSTORY_DATA": str(data_dir.resolve())}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
+    return variables if data_dir is None else {**variables, "BACKSTORY_DATA": str(data_dir.resolve())}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ranks of a distributed run, started by `torchrun`: each owns rows of the batch and carries their state."""
+"""Ranks of a distributed run: each owns rows of the batch and carries their state."""
 
 import gc
 import os
@@ -16,13 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 from backstory.config import UserError
 from backstory.config.process import Launched, Stopped, launched
 
+HERE = "rank {} is here"
+"""Key that a rank sets when it can be met."""
 RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """Longest wait of the ranks for each other at the start."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a run; the only one if `torchrun` did not start it."""
+    """This process among those of a run; by default the only one."""
 
     rank: int = 0
     world: int = 1
@@ -85,25 +87,40 @@ class Ranks:
         return DistributedDataParallel(model) if self.world > 1 else model
 
 
-@contextmanager
-def joined() -> Iterator[Ranks]:
-    """Join the other ranks for the block: gloo between CPUs, NCCL between GPUs, one GPU for each rank.
+class RankEnded(UserError):
+    """Another rank has ended, so that this one cannot go on."""
 
-    Raises UserError when there are fewer GPUs here than ranks, and when another rank has ended.
+
+@dataclass(frozen=True)
+class Meeting:
+    """This process among the ranks, and the store in which they meet; None for the one that the environment names."""
+
+    started: Launched
+    store: dist.Store | None = None
+
+
+@contextmanager
+def joined(meeting: Meeting | None = None) -> Iterator[Ranks]:
+    """Join the other ranks for the block, by default those of `torchrun`: gloo between CPUs, NCCL between GPUs.
+
+    Each rank has a GPU of its own. Raises UserError when there are fewer GPUs here than ranks, RankEnded when another rank
+    has ended.
     """
-    started = launched()
+    meeting = meeting or Meeting(launched())
+    started = meeting.started
     if started.world == 1:
         yield Ranks()
         return
     if torch.cuda.is_available():
         if started.local >= torch.cuda.device_count():
             raise UserError(
-                f"there are {torch.cuda.device_count()} GPUs here, fewer than ranks; lower torchrun's --nproc-per-node"
+                f"there are {torch.cuda.device_count()} GPUs here, fewer than ranks; "
+                "lower --workers, or torchrun's --nproc-per-node"
             )
         torch.cuda.set_device(started.local)
     # The others wait while the first reads the validation text, however long that takes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    _rendezvous(started, backend, timedelta(days=7))
+    _rendezvous(meeting, backend, timedelta(days=7))
     try:
         yield Ranks(started.rank, started.world, started.here)
         dist.barrier()  # a rank that ends while others still talk to it breaks them, or itself
@@ -112,19 +129,22 @@ def joined() -> Iterator[Ranks]:
         raise
     except (dist.DistError, RuntimeError) as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise UserError("another rank has ended, and this one with it") from error
+            raise RankEnded("another rank has ended, and this one with it") from error
         raise
     finally:
         gc.collect()  # DistributedDataParallel refers to itself, and keeps the group alive
         dist.destroy_process_group()
 
 
-def _rendezvous(started: Launched, backend: str, timeout: timedelta) -> None:
+def _rendezvous(meeting: Meeting, backend: str, timeout: timedelta) -> None:
     """Wait for the other ranks, at most RENDEZVOUS_TIMEOUT. Raises UserError if they do not come."""
-    address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    started, store = meeting.started, meeting.store
+    address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     try:
-        socket.getaddrinfo(*address)  # torch would retry an unknown name until the timeout
-        store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        if store is None:
+            socket.getaddrinfo(*address)  # torch would retry an unknown name until the timeout
+            store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        store.set(HERE.format(started.rank), "")
         store.set_timeout(timeout)
         dist.init_process_group(backend, store=store, rank=started.rank, world_size=started.world, timeout=timeout)
     except (dist.DistError, RuntimeError, OSError, UnicodeError) as error:
@@ -134,10 +154,9 @@ def _rendezvous(started: Launched, backend: str, timeout: timedelta) -> None:
         ) from error
 
 
-def check_batch(batch_size: int, ranks: Ranks) -> None:
+def check_batch(batch_size: int, ranks: int) -> None:
     """Raise UserError unless the batch can be divided equally among the ranks."""
-    if batch_size % ranks.world:
+    if batch_size % ranks:
         raise UserError(
-            f"{ranks.world} ranks cannot share {batch_size} rows equally; "
-            f"make training.batch_size a multiple of {ranks.world}"
+            f"{ranks} ranks cannot share {batch_size} rows equally; make training.batch_size a multiple of {ranks}"
         )

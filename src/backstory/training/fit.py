@@ -45,9 +45,10 @@ from backstory.training.progress import check_settings
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
 from backstory.training.threads import MOST_THREADS, restored_threads, set_threads
+from backstory.training.workers import MOST_WORKERS, hosted, processes
 
 
-@checked(threads=(1, MOST_THREADS))
+@checked(threads=(1, MOST_THREADS), workers=(1, MOST_WORKERS))
 def train(
     config: RunConfig,
     out: Path | str,
@@ -59,6 +60,7 @@ def train(
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
     threads: int | None = None,
+    workers: int | None = None,
     callbacks: Sequence[Callable[[EpochRecord], object] | object] = (),
     console: Console | None = None,
 ) -> Result[TrainingFigures] | None:
@@ -67,58 +69,65 @@ def train(
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
     `metrics`); `track` names trackers beside metrics.jsonl; `init_from` is a run whose best weights a new one begins with. A
     corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. `threads` is the number
-    of threads inside the operations on a CPU; None times some steps and takes the fastest. `callbacks` are functions that
-    receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one fails, the
-    training is saved and ends with a UserError that names it. Under `torchrun` every
-    rank calls this; all but the first write nothing and return None. Raises UserError before anything is
-    written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
-    down, Stopped after a signal.
+    of threads inside the operations on a CPU; None times some steps and takes the fastest. `workers` is the number of
+    processes that share the rows of a batch, started here; None means one, or as many as the resumed run had. `callbacks` are
+    functions that receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one
+    fails, the training is saved and ends with a UserError that names it. Under `torchrun` every rank calls this; all but the
+    first write nothing and return None. Raises UserError before anything is written (also when another training holds the
+    folder), when the disk fails later and when a worker ends before its time, NonFiniteError when the loss breaks down,
+    Stopped after a signal.
     """
     config, out = conforming(config, "settings"), Path(out)
     _check_arguments(config, out, mode, data_dir, track, init_from)
     Callbacks(callbacks)  # before anything is written
     console = console or make_console(stderr=True)
-    with restored_threads(), joined() as ranks:
-        check_batch(config.training.batch_size, ranks)
-        with _locked_folder(out, config, mode, accept, ranks) as in_place:
-            keep_freed_memory()
-            with shown_progress(console if ranks.first else make_console(quiet=True)):
-                dataset = prepare(
-                    config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None
-                )
-            device = choose_device(config.training.device)
-            check_splits_differ(dataset, allow_equal_splits)
-            precision = choose_precision(config.training.precision, device)
-            text = Text(len(dataset.vocabulary), len(dataset.splits["train"].ids))
-            check_memory(config, text, precision, device, ranks)
+    count, threads = processes(workers, threads, out, mode == "resume")
+    check_batch(config.training.batch_size, count)
+    arguments: dict[str, Any] = {"config": to_dict(config), "mode": mode, "allow_equal_splits": allow_equal_splits}
+    arguments |= {"out": str(out), "accept": sorted(accept), "threads": threads}
+    arguments |= {name: path and str(path) for name, path in (("data_dir", data_dir), ("init_from", init_from))}
+    with (
+        restored_threads(),
+        hosted(count, threads or 1, out, arguments) as meeting,
+        joined(meeting) as ranks,
+        _locked_folder(out, config, mode, accept, ranks) as in_place,
+    ):
+        keep_freed_memory()
+        with shown_progress(console if ranks.first else make_console(quiet=True)):
+            dataset = prepare(config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None)
+        device = choose_device(config.training.device)
+        check_splits_differ(dataset, allow_equal_splits)
+        precision = choose_precision(config.training.precision, device)
+        text = Text(len(dataset.vocabulary), len(dataset.splits["train"].ids))
+        check_memory(config, text, precision, device, ranks)
 
-            torch.manual_seed(config.seed)
-            model = build_model(config.model, text.types).to(device)
-            if not ranks.first:  # the weights are the same on every rank, the dropout masks are not
-                torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
-            calls = Callbacks(callbacks if ranks.first else (), device)
-            trainer = Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks, calls)
+        torch.manual_seed(config.seed)
+        model = build_model(config.model, text.types).to(device)
+        if not ranks.first:  # the weights are the same on every rank, the dropout masks are not
+            torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
+        calls = Callbacks(callbacks if ranks.first else (), device)
+        trainer = Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks, calls)
 
-            initial_run = None if init_from is None else initialise_from(trainer, init_from)
-            changed = resume(trainer, accept) if mode == "resume" else frozenset()
-            # What was accepted, or begun with, is in the first checkpoint and need not be given again.
-            save_first = bool(changed) or initial_run is not None
-            choice = None if trainer.progress.finished else set_threads(trainer, threads)
-            if not ranks.first:
-                _run_loop(trainer, Events(), make_console(quiet=True), save_first)
-                return None
+        initial_run = None if init_from is None else initialise_from(trainer, init_from)
+        changed = resume(trainer, accept) if mode == "resume" else frozenset()
+        # What was accepted, or begun with, is in the first checkpoint and need not be given again.
+        save_first = bool(changed) or initial_run is not None
+        choice = None if trainer.progress.finished else set_threads(trainer, threads)
+        if not ranks.first:
+            _run_loop(trainer, Events(), make_console(quiet=True), save_first)
+            return None
 
-            _announce(console, trainer, mode, choice)
-            trainer.folder = open_folder(out, config, mode, in_place)
-            with _explained_failures(trainer.folder):
-                if trainer.progress.finished and not changed and (result := _finished_result(trainer.folder)):
-                    return result
-                origin = _write_provenance(trainer, changed, initial_run)
-                log = _open_log(trainer, track, "metrics" in changed)
-                _run_loop(trainer, log, console, save_first)
-                origin["seconds"] = round(trainer.progress.seconds, 1)
-                origin |= {"ended": now(), **_best_hashes(trainer)}
-                return write_result(out, out.name, _figures(trainer), origin)
+        _announce(console, trainer, mode, choice)
+        trainer.folder = open_folder(out, config, mode, in_place)
+        with _explained_failures(trainer.folder):
+            if trainer.progress.finished and not changed and (result := _finished_result(trainer.folder)):
+                return result
+            origin = _write_provenance(trainer, changed, initial_run)
+            log = _open_log(trainer, track, "metrics" in changed)
+            _run_loop(trainer, log, console, save_first)
+            origin["seconds"] = round(trainer.progress.seconds, 1)
+            origin |= {"ended": now(), **_best_hashes(trainer)}
+            return write_result(out, out.name, _figures(trainer), origin)
 
 
 def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
@@ -216,6 +225,7 @@ def _write_provenance(trainer: Trainer, changed: frozenset[str], initial_run: di
         precision.reason,
         trainer.dataset.describe(),
     )
+    origin["ranks"] = trainer.ranks.world
     first = first_provenance(trainer.folder)
     if initial_run is not None or INIT_FROM in first:
         origin[INIT_FROM] = initial_run or first[INIT_FROM]
@@ -267,6 +277,8 @@ def _announce(console: Console, trainer: Trainer, mode: Mode, choice: str | None
         *(overlap.warning(dataset.vocabulary.tokenizer.unit) for overlap in overlaps(dataset) or []),
     ]
     lines.append(choice)
+    if trainer.ranks.world > 1:
+        lines.append(f"{trainer.ranks.world} workers share the {trainer.config.training.batch_size} rows of a batch")
     if progress.finished:
         lines.append(f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:

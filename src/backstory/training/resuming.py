@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from backstory.config import UserError, plural
+from backstory.config.process import launched
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_lines, read_small
 from backstory.runs.run import check_tensors, load_run, load_weights, weights
@@ -56,10 +57,12 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
         return frozenset()
     saved = _SavedRun.read(checkpoint)
     if saved.ranks != trainer.ranks.world:
-        ranks = f"{saved.ranks} {plural('rank', saved.ranks)}, not {trainer.ranks.world}"
-        torchrun = f"torchrun --nproc-per-node {saved.ranks} -m backstory train"
-        command = torchrun if saved.ranks > 1 else "backstory train, without torchrun"
-        raise UserError(f"{path} was trained by {ranks}; go on with {command}")
+        workers = f"{saved.ranks} {plural('worker', saved.ranks)}, not {trainer.ranks.world}"
+        torchrun = (
+            f"torchrun --nproc-per-node {saved.ranks}" if saved.ranks > 1 else "`backstory train`, without torchrun"
+        )
+        remedy = torchrun if launched().world > 1 else f"--workers {saved.ranks}"
+        raise UserError(f"{path} was trained by {workers}; go on with {remedy}")
     same_corpus = saved.corpus == trainer.dataset.fingerprint
     if not same_corpus and "corpus" not in accept:
         raise UserError(
@@ -119,7 +122,7 @@ class _SavedRun:
     """Fingerprint of the corpus."""
     ranks: int
     threads: int
-    """Threads of each; earlier versions did not save them, and always used as many as torch would."""
+    """Threads of each; earlier versions did not save them, and used as many as torch and torchrun would."""
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> "_SavedRun":
@@ -127,7 +130,7 @@ class _SavedRun:
         saved = checkpoint.documents.get("progress")
         hints = {"progress": Any, "config": dict[str, Any] | str, "corpus": str, "ranks": int, "threads": int}
         if isinstance(saved, dict):
-            saved = {"threads": torch.get_num_threads(), **saved}
+            saved = {"threads": torch.get_num_threads() if saved.get("ranks") == 1 else 1, **saved}
         if checkpoint.documents.keys() != {"progress"} or not isinstance(saved, dict) or saved.keys() != hints.keys():
             raise UserError(
                 f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {_AGAIN}"

@@ -1,0 +1,121 @@
+"""Workers that a training starts itself: equal to one process, resumed bit for bit, and never left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import checkpoints, outcome, with_model, with_training
+
+from backstory.config import EmbeddingConfig, LSTMConfig, RunConfig, UserError, to_dict
+from backstory.storage.checkpoint import read_checkpoint
+from backstory.training import Stopped
+
+Train = Callable[..., dict]
+DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")
+SCRIPT = """
+import json, sys
+import backstory as bs
+from backstory.config import RunConfig, from_dict
+bs.train(from_dict(RunConfig, json.load(open(sys.argv[1])), "test"), sys.argv[2], workers=3)
+"""
+"""A program of a user, without a guard around what it does."""
+
+
+def children(pid: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def long(config: RunConfig) -> RunConfig:
+    return with_training(config, batch_size=6, segment=2, segment_deviation=0.0, epochs=1000)
+
+
+def test_two_workers_make_the_updates_of_one(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    core = LSTMConfig(layers=2, hidden=9, **dict.fromkeys(DROPOUTS, 0.0))
+    config = with_model(tiny_config, embedding=EmbeddingConfig(size=7, dropout=0.0), core=core)
+    config = with_training(config, batch_size=4, clip=0.3)
+    for workers in (1, 2):
+        quietly(config, tmp_path / str(workers), workers=workers)
+    one, two = (read_checkpoint(checkpoints(tmp_path / name, "last")[0]) for name in "12")
+    torch.testing.assert_close(two.tensors["weights"], one.tensors["weights"], rtol=0, atol=2e-6)
+    assert two.documents["progress"]["ranks"] == json.loads((tmp_path / "2" / "run.json").read_text())["ranks"] == 2
+    assert children(os.getpid()) == []
+
+
+def test_rows_that_cannot_be_shared_are_refused(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"2 ranks cannot share 3 rows equally; make training\.batch_size a multiple"):
+        quietly(tiny_config, tmp_path / "run", workers=2)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+def test_a_stopped_run_resumes_with_its_workers(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+) -> None:
+    config = with_training(tiny_config, batch_size=4, epochs=2)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    quietly(config, straight, workers=2)
+    stop_after(20)
+    with pytest.raises(Stopped):
+        quietly(config, broken, workers=2)
+    with pytest.raises(UserError, match=r"was trained by 2 workers, not 1; go on with --workers 2"):
+        quietly(config, broken, mode="resume", workers=1)
+    quietly(config, broken, mode="resume")
+    assert outcome(broken) == outcome(straight)
+
+
+@pytest.mark.full
+def test_a_killed_worker_is_one_line(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    def kill(step: object) -> None:
+        if checkpoints(tmp_path / "run", "last"):
+            os.kill(children(os.getpid())[0], signal.SIGKILL)
+
+    class Killer:
+        on_step = staticmethod(kill)
+
+    line = "worker 1 was ended by SIGKILL, probably for lack of memory; go on with the same command and --resume"
+    with pytest.raises(UserError, match=line):
+        quietly(long(tiny_config), tmp_path / "run", workers=2, callbacks=[Killer()])
+    assert children(os.getpid()) == []
+    wait = checkpoints(tmp_path / "run", "last")
+    assert wait and read_checkpoint(wait[0]).documents["progress"]["ranks"] == 2
+
+
+@pytest.mark.full
+def test_workers_that_cannot_start_are_one_line(
+    tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BACKSTORY_PLUGINS", str(tmp_path / "absent.py"))
+    with pytest.raises(UserError, match=r"worker 1 ended with exit code 2: there is no Python file .*; start again"):
+        quietly(with_training(tiny_config, batch_size=4), tmp_path / "run", workers=2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_a_script_that_is_ended(number: int, tiny_config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(long(tiny_config))))
+    command = [sys.executable, "script.py", "config.json", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
+        wait_until(lambda: checkpoints(tmp_path / "run", "last"))
+        workers = children(program.pid)
+        assert len(workers) == 2
+        program.send_signal(number)
+        _, said = program.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert not list(tmp_path.glob("run/checkpoints/.*"))
+    if number == signal.SIGINT:
+        assert "run is stopped and saved; go on with the same command and --resume" in said
