@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 from figures import write
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 
 
@@ -46,9 +48,16 @@ SIZES = {
 
 
 def ours(
-    size: Size, on: str, precision: str, buffer: "SpanBufferConfig | AuxiliarySoftmaxConfig | None" = None
+    size: Size,
+    on: str,
+    precision: str,
+    buffer: "SpanBufferConfig | AuxiliarySoftmaxConfig | None" = None,
+    parallel: "Callable[[nn.Module], nn.Module] | None" = None,
 ) -> Callable[[], None]:
-    """The step that `backstory train` takes, allocator settings included; with an auxiliary prediction if one is given."""
+    """The step that `backstory train` takes, allocator settings included; with an auxiliary prediction if one is given.
+
+    `parallel` wraps the model of one of several ranks, so that gradients are averaged.
+    """
     import torch
 
     from backstory.config import recipes
@@ -68,7 +77,8 @@ def ours(
     settings = config.training
     objective = build_objective(config, config.model.head.adversarial)
     model.embedding.noise = config.model.embedding.noise
-    eager = Eager(model, parameters, objective, choose_precision(precision, device), settings.clip)
+    called = model if parallel is None else parallel(model)
+    eager = Eager(called, parameters, objective, choose_precision(precision, device), settings.clip)
     gradient = Recorded(eager) if on == "cuda" else eager
     text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
 
