@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         referee,
         report,
         train,
+        verify,
     )
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
@@ -39,6 +40,7 @@ _HOMES = {
     "register": "backstory.plugins",
     "report": "backstory.api",
     "train": "backstory.api",
+    "verify": "backstory.api",
 }
 """The module of each name."""
 
@@ -58,6 +60,7 @@ __all__ = [
     "register",
     "report",
     "train",
+    "verify",
 ]
 
 

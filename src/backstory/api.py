@@ -33,6 +33,7 @@ from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generation, refereeing
 from backstory.evaluation.opening import open_evaluation
+from backstory.evaluation.proving import verify
 from backstory.evaluation.refereeing import RefereedText
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
@@ -66,6 +67,7 @@ __all__ = [
     "referee",
     "report",
     "train",
+    "verify",
 ]
 
 Progress = Callable[[int, int], None]

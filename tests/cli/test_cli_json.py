@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, Holds]] = {
     "evaluate a folder of runs": ("evaluate many", lambda j: [r["name"] for r in j] == ["one", "two"]),
     "read": ("read run", lambda j: j["line"] == 1 and j["tokens"] > 0),
     "compress": ("compress good.txt --model run --out code", lambda j: j["size"] > 0 and j["bits_per_byte"] > 0),
+    "verify": ("verify proof.bks --model run", lambda j: j["holds"] and j["same_text"] and j["split"] == "test"),
     "generate": ("generate run --tokens 3 --prompt ann --save", lambda j: len(j["text"].split()) == 3),
     "examine": (
         "examine run --targets 5 --maximum-context 9",
@@ -88,6 +89,8 @@ def prepare(name: str, command: Command, run: Path) -> None:
     if "many" in CASES[name][0]:
         for copy in ("one", "two"):
             shutil.copytree(run, Path("many", copy))
+    if name == "verify":
+        assert command("evaluate", run, "--proof", "proof.bks").code == 0
     if name == "reader train":
         assert command("reader", "statistics", run, "--batch-size", "4").code == 0
 

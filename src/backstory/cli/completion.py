@@ -30,6 +30,7 @@ from backstory.cli import (
     reproduce,
     sweep,
     train,
+    verify,
 )
 from backstory.cli.command_line import parse
 from backstory.cli.help_page import field_doc
@@ -62,6 +63,7 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "generate": (generate.GenerateArguments, None),
     "compress": (compress.CompressArguments, None),
     "decompress": (decompress.DecompressArguments, None),
+    "verify": (verify.VerifyArguments, None),
     "examine": (examine.ExamineArguments, None),
     "explain": (explain.ExplainArguments, None),
     "explain reading": (explain.CompareReadersArguments, None),

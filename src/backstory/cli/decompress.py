@@ -22,7 +22,7 @@ class DecompressArguments:
     """Write the file that a code stands for, byte for byte, with the model that it was written with."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=CODE)]
-    model: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help=RUN)] = None
+    model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
     out: str | None = None
     """The file to write, or - for standard output (else FILE without .bks; standard output for standard input)."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -136,6 +136,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
         "--out": args.out is not None,
         "--per-token": args.per_token is not None,
         "--per-line": args.per_line is not None,
+        "--proof": args.proof is not None,
     }
     if any(single.values()):
         flag = next(name for name, is_used in single.items() if is_used)
@@ -205,7 +206,7 @@ def summary(result: "Result[EvaluationFigures]") -> str:
     return (
         f"{result.name}, {result.corpus.title()}: "
         f"{format_score(figures.nats_per_token, figures.unit)}{per_word} over {_tokens(figures)}{lines}{window}, {verdict}"
-        + "".join(f"\n{line}" for line in _warnings(result))
+        + "".join(f"\n{line}" for line in (*_proof(figures), *_warnings(result)))
     )
 
 
@@ -240,6 +241,16 @@ def _lines(figures: "EvaluationFigures") -> str:
     return f" in {figures.lines:,} {plural('line', figures.lines)}, each by itself{left_out}"
 
 
+def _proof(figures: "EvaluationFigures") -> list[str]:
+    """Return a line on the code of the text, if it was written."""
+    if figures.proof is None:
+        return []
+    nats, size = figures.proof.nats_per_token, f"{figures.proof.bytes:,} bytes"
+    better = nats / figures.nats_per_token - 1 if figures.nats_per_token > 0 else 0.0
+    held = f", but the score claims {better:.1%} less than it takes to decode" if better > 1e-3 else ""
+    return [f"  proof       {figures.proof.file}, {size}: {nats:.4f} nats per token in code{held}"]
+
+
 def _warnings(result: "Result[EvaluationFigures]") -> list[str]:
     """Return lines of warnings for a comparison of the figures."""
     from backstory.reports.phrases import overlap_warnings, unknown_warning
@@ -270,6 +281,7 @@ def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> 
             f"  {head}  ({', '.join(more)})",
             f"  tokens      {_tokens(figures)}, all scored, batch size {figures.batch_size:,}",
             f"  audit       {_audit(figures)}",
+            *_proof(figures),
             *_warnings(result),
             *([] if figures.window is None else [f"  window      {slides(figures.window)}"]),
             *gains(figures),

@@ -48,7 +48,7 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "evaluate": {
         "reading": ("--split", "--reader", "--batch-size", "--after", "--resume", "--precision", "--device"),
-        "result": ("--json", "--out", "--per-token", "--each-line", "--per-line"),
+        "result": ("--json", "--out", "--per-token", "--each-line", "--per-line", "--proof"),
         "corpus": ("--data-dir", "--corpus"),
     },
     "compress": {

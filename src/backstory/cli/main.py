@@ -21,6 +21,7 @@ VERBS = {
     "generate": "continue a prompt with a trained model",
     "compress": "write any file as code, as short as a trained model predicts it well",
     "decompress": "write the file that a code stands for, byte for byte",
+    "verify": "decode the proof of an evaluation, and compare its text and its figure",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",
     "sweep": "search the settings of a recipe, and show the best (run, show)",

@@ -18,7 +18,8 @@ VERSION = 1
 LARGEST_HEADER = 1 << 22
 MOST_ROWS = 1 << 16
 _START = struct.Struct(">4sBII")
-SUFFIX = ".bks"
+TEXT = {"corpus": str, "fingerprint": str, "split": str, "unit": str, "nats_per_token": float}
+"""Types of what is said of the text of a proof."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Header:
     code_crc: int
     """CRC-32 of the code."""
     text: dict[str, Any] | None = None
-    """Of tokens: the text, and the figure that an evaluation reports of it."""
+    """Of tokens: which text they are, and the figure that an evaluation reports of it (`TEXT`)."""
 
 
 def pack(header: Header, code: bytes) -> bytes:
@@ -113,4 +114,7 @@ def _header(deflated: bytes) -> Header | None:
         return None
     header = Header(**cast(dict[str, Any], values))
     numbers = header.size, header.tokens, header.code_size, header.code_crc
-    return header if min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS else None
+    valid = min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS
+    if header.content == "tokens":
+        valid = valid and header.tokens > 0 and has_fields(header.text, TEXT)
+    return header if valid else None

@@ -34,7 +34,7 @@ class CodedText:
     """The bytes of each token, of each row."""
     checked: int = 0
     """Steps that came out right, by the checksums."""
-    bits: dict[str, float] = field(default_factory=lambda: {"model": 0.0, "spelling": 0.0, "checks": 0.0})
+    bits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("model", "spelling", "rows", "checks"), 0.0))
     """Length of the code by its parts."""
 
     def joined(self) -> bytes:
@@ -109,11 +109,13 @@ def code_text(
     batch_size: int = 1,
     units: Sequence[Unit] | None = None,
     speller: Speller | None = None,
+    joined: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CodedText:
     """Code so many tokens, in `batch_size` rows side by side, each from the token `first` on.
 
-    An encoder gets the `units`; a decoder finds them. Without a `speller` only the ids are coded. Raises BrokenCode where the
+    An encoder gets the `units`; a decoder finds them. Without a `speller` only the ids are coded. `joined` rows begin with the
+    last token of the row before, as in `evaluate`, and these tokens are coded before all others. Raises BrokenCode where the
     decoder comes to another text than the encoder, and UserError for a reader without whole distributions.
     """
     rows = min(batch_size, tokens)
@@ -121,7 +123,11 @@ def code_text(
     if not tokens:
         return coded
     length, crc = math.ceil(tokens / rows), 0
-    steps, inputs, before = Steps(reader, rows), [first] * rows, [0] * rows
+    steps, before = Steps(reader, rows), [0] * rows
+    inputs = [first] * rows
+    if joined:
+        ends = [length * row - 1 for row in range(1, rows)]
+        inputs[1:] = [_row_end(coder, coded, reader, units, end) if end < tokens else first for end in ends]
     for step in range(length):
         shares = steps.predict(inputs)
         for row in range(rows):
@@ -146,6 +152,16 @@ def code_text(
         if progress is not None:
             progress(min((step + 1) * rows, tokens), tokens)
     return coded
+
+
+def _row_end(coder: Coder, coded: CodedText, reader: Reader, units: Sequence[Unit] | None, place: int) -> int:
+    """Code the last token of a row, each as likely as any other."""
+    types, bits = reader.model.vocabulary_size, coder.bits
+    id = coder.number((types - 1).bit_length(), 0 if units is None else units[place].id)
+    coded.bits["rows"] += coder.bits - bits
+    if id >= types:
+        raise BrokenCode(coded)
+    return id
 
 
 def _code_unit(

@@ -163,8 +163,10 @@ class EvalOptions(ReadingOptions, ModelOptions):
     """Score each line of a text by itself, from the model's start; --batch-size lines of similar length side by side."""
     per_line: Path | None = None
     """With --each-line: also write the score of every line to this file: .tsv, or compressed with .gz."""
+    proof: Path | None = None
+    """Also write the code of the text to this file, the proof of its score: `backstory verify` decodes it."""
     overwrite: FlagCreatePairsOff[bool] = False
-    """Let --per-token and --per-line replace a file that exists."""
+    """Let --per-token, --per-line and --proof replace a file that exists."""
     resume: FlagCreatePairsOff[bool] = False
     """Continue the same evaluation where it was stopped or killed, from its last checkpoint."""
     save_every: float = between(SAVE_EVERY, 0.0)
@@ -211,6 +213,10 @@ class EvalOptions(ReadingOptions, ModelOptions):
             return
         if self.text is None:
             raise UserError("--each-line scores the lines of a text; name a file, or - for standard input")
+        if self.proof is not None:
+            raise UserError(
+                "--proof and --each-line cannot be combined, as it codes a text from end to end; remove one"
+            )
         if self.resume:
             raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 

@@ -19,6 +19,7 @@ from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_word
 from backstory.evaluation.metrics import MetricSet
 from backstory.evaluation.metrics.per_token import check_per_token, check_table
 from backstory.evaluation.opening import EvalSetup, open_evaluation
+from backstory.evaluation.proving import check_proof, write_proof
 from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
 from backstory.readers.base import Reader, StaticReader, block_count
@@ -53,6 +54,7 @@ def evaluate(
         check_per_token(options.per_token, options.batch_size, options.overwrite)
     if options.per_line is not None:
         check_table(options.per_line, options.overwrite, ENDINGS)
+    check_proof(options)
     setup = open_evaluation(model, options, other_corpus=True)
     if setup.lines is not None:
         return _evaluate_lines(setup, setup.lines, progress)
@@ -90,6 +92,8 @@ def evaluate(
             for _ in checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size):
                 pass
         figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap)
+        if options.proof is not None:
+            figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
         origin["seconds"] = round(checkpoint.readings["text"].seconds, 1)
         setup.run.check_unchanged(destination)
         return write_result(destination, setup.run.name, figures, origin)
@@ -109,7 +113,8 @@ def evaluate_corpora(
     anything is read where a corpus is not there, or options serve a single one.
     """
     options = EvalOptions.build(options, **fields)
-    for flag, value in (("TEXT", options.text), ("--per-token", options.per_token), ("--resume", options.resume)):
+    single = {"TEXT": options.text, "--per-token": options.per_token, "--proof": options.proof}
+    for flag, value in (*single.items(), ("--resume", options.resume)):
         if value not in (None, False):
             raise UserError(f"{flag} goes with one corpus at most; leave it out, or name one corpus")
     if not corpora:

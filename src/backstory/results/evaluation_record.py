@@ -362,6 +362,20 @@ class ReaderScore(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofRecord(Record):
+    """The code of the tokens that were scored ([codec.md](codec.md))."""
+
+    file: Name
+    """Name of its file."""
+    bytes: CountFrom1
+    """Size of the file."""
+    sha256: Name
+    """SHA-256 of the file."""
+    nats_per_token: Number
+    """Length of the code of the tokens: the score, proved on every token."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationFigures(UnknownTokens, Figures):
     """A text that was read once by a reader."""
 
@@ -430,6 +444,8 @@ class EvaluationFigures(UnknownTokens, Figures):
     measured. Absent from older results."""
     audit: AuditRecord | None = None
     """The audit of the reader; null if it was not audited."""
+    proof: ProofRecord | None = left_out()
+    """The code of the text, [below](#proof). Absent where none was written."""
     sections: Json = other_keys()
     """The sections of metrics from outside ([extending.md](extending.md)), by their names."""
 

@@ -1,0 +1,78 @@
+"""`backstory verify FILE`: decode the proof of an evaluation, and compare its text and its figure with what was reported."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
+from backstory.cli.compress import source, title
+from backstory.config import plural
+from backstory.config.progress_bar import progress_bar
+from backstory.config.scores import format_score
+from backstory.config.terminal import one_line
+
+if TYPE_CHECKING:
+    from backstory.evaluation.proving import Verification
+
+PROOF = "A file of `backstory evaluate --proof`, or - for standard input."
+
+
+@dataclass(frozen=True)
+class VerifyArguments(JsonOutput):
+    """Decode the proof of an evaluation: the model alone must write the text, in the bits that the score says.
+
+    The exit code is 0 if text and figure are as reported, 1 if one is not, and 2 if the file does not decode.
+    """
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=PROOF)]
+    model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
+    """The model that was evaluated (else the run that the proof names)."""
+    text: Path | None = None
+    """The text to compare with (else the split of the run's corpus, if it is here)."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Verify; return exit code 1 if the text or the figure is another."""
+    args = parse(VerifyArguments, arguments, "verify")
+    announce(f"decoding {title(args.file)}", *([] if args.model is None else [args.model]))
+    from backstory.evaluation.proving import verify
+
+    with progress_bar(f"decoding {title(args.file)}") as progress:
+        verified = verify(
+            source(args.file),
+            args.model,
+            text=args.text,
+            data_dir=args.data_dir,
+            device=args.device,
+            progress=progress,
+        )
+    print_json(verified) if args.json else print(describe(verified))
+    return 0 if verified.holds else 1
+
+
+def describe(verified: "Verification") -> str:
+    """Return what was decoded as lines of text."""
+    of = f"the {verified.split} split of {verified.corpus}" if verified.split != "text" else verified.corpus
+    text = {
+        True: f"the same as {of}",
+        False: f"NOT {of}",
+        None: f"{of}, it says; name the text with --text to compare",
+    }[verified.same_text]
+    worse = verified.nats_per_token / verified.reported - 1 if verified.reported > 0 else 0.0
+    claim = "as reported" if verified.holds or verified.same_text is False else f"{worse:.1%} more than reported"
+    tokens = f"{verified.tokens:,} {plural(verified.unit, verified.tokens)}"
+    return "\n".join(
+        [
+            f"{one_line(verified.file)}: decoded with {one_line(verified.model)}, {verified.reader} reader",
+            f"  score       {format_score(verified.nats_per_token, verified.unit)}, "
+            f"{verified.nats_per_token:.4f} nats per token, {claim}",
+            f"  text        {tokens}, {one_line(text)}",
+        ]
+    )

@@ -1,0 +1,145 @@
+"""Write the proof of an evaluation beside its result, and verify one: decode it, and compare the text and the figure."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.codec.proof import Proof, decode_proof, prove
+from backstory.codec.setting import Source, check_out, name_of, write
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.options import EvalOptions
+from backstory.config.scores import bits, perplexity
+from backstory.evaluation.opening import EvalSetup, read_text
+from backstory.results.evaluation_record import ProofRecord
+from backstory.runs.run import Run
+
+TOLERANCE = 1e-3
+"""Share by which a reported score may be better than the code: products of other shapes round differently."""
+Progress = Callable[[int, int], None]
+
+
+def check_proof(options: EvalOptions) -> None:
+    """Raise UserError where a proof cannot be written, or of such a reading there is none."""
+    if options.proof is None:
+        return
+    if options.after is not None:
+        raise UserError("--proof and --after cannot be combined, as a decoder has not read that split; remove one")
+    check_out(options.proof, options.overwrite)
+
+
+def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | None) -> ProofRecord:
+    """Code the text that was scored, write the code, and return its record; `nats` per token were reported."""
+    options, split = setup.options, setup.split
+    text = {
+        "corpus": setup.dataset.corpus,
+        "fingerprint": setup.dataset.fingerprint,
+        "split": split.name,
+        "unit": setup.dataset.vocabulary.tokenizer.unit,
+        "nats_per_token": nats,
+    }
+    overrides, loading = options.inference_overrides(), options.load_options()
+    batch_size = min(options.batch_size, len(split.ids))
+    reading = setup.run, setup.reader, setup.layers, split.ids, batch_size
+    proof, content = prove(*reading, text, loading, overrides, progress)
+    write(path, content)
+    return ProofRecord(
+        file=path.name,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        nats_per_token=proof.nats_per_token,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """A proof that was decoded."""
+
+    file: str
+    model: str
+    reader: str
+    corpus: str
+    split: str
+    unit: str
+    tokens: int
+    nats_per_token: float
+    """Length of the code."""
+    perplexity: float
+    bits_per_token: float
+    reported: float
+    """Nats per token that the evaluation reported."""
+    same_text: bool | None
+    """True if the decoded tokens are those of the text; None if there was no text to compare with."""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if the text is the same, and the reported score no better than the code."""
+        return self.same_text is not False and self.nats_per_token <= self.reported * (1 + TOLERANCE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and `holds` as plain values."""
+        return vars(self) | {"holds": self.holds}
+
+
+@checked()
+def verify(
+    file: Source,
+    model: Path | str | Run | None = None,
+    *,
+    text: Path | None = None,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Verification:
+    """Decode the proof of an evaluation, compare its text with the text that was to be read, and return the figure.
+
+    Args:
+        file: The proof: the path of its file, its bytes, or a file that is open for bytes.
+        model: The model that was evaluated; by default the run that the proof names.
+        text: The text to compare with; by default the split of the run's corpus that the proof names, if it is here.
+        data_dir: Folder that holds the corpora.
+        device: auto, cpu or cuda.
+        progress: Called with the tokens decoded so far and all tokens.
+
+    Returns the figure, what was reported, and whether they agree (`holds`). Raises UserError for what is no proof, a damaged
+    one, another model, and a proof that does not come out.
+
+    Example:
+        >>> bs.verify("proof.bks").holds
+        True
+    """
+    proof = decode_proof(file, model, device, progress)
+    described: dict[str, Any] = proof.header.text or {}
+    expected = _expected(proof, text, data_dir)
+    return Verification(
+        file=name_of(file),
+        model=proof.header.model,
+        reader=proof.header.reader,
+        corpus=described["corpus"],
+        split=described["split"],
+        unit=described["unit"],
+        tokens=len(proof.ids),
+        nats_per_token=proof.nats_per_token,
+        perplexity=perplexity(proof.nats_per_token),
+        bits_per_token=bits(proof.nats_per_token),
+        reported=described["nats_per_token"],
+        same_text=None if expected is None else np.array_equal(expected, proof.ids),
+    )
+
+
+def _expected(proof: Proof, text: Path | None, data_dir: Path | None) -> np.ndarray | None:
+    """Return the ids of the text that was to be read; None if it is not here."""
+    described: dict[str, Any] = proof.header.text or {}
+    if text is not None:
+        return read_text(proof.run, text).splits["text"].ids
+    if described["fingerprint"] != proof.run.corpus.get("fingerprint"):
+        return None
+    try:
+        split = proof.run.dataset(None, data_dir).splits.get(described["split"])
+    except UserError:  # the corpus is not here, or has changed
+        return None
+    return None if split is None else split.ids

@@ -1,0 +1,98 @@
+"""The proof of an evaluation: it decodes to the text that was scored, at the score, or says what does not hold."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cheats import GoldCache
+from tiers import fast_then_full
+
+import backstory as bs
+from backstory.cli.main import main
+from backstory.codec.code_file import pack, unpack
+from backstory.config import UserError
+from backstory.readers import READERS
+from backstory.readers.kind import ReaderKind
+from backstory.results import result_at
+
+READINGS = [
+    {},
+    {"reader": "cache:window=20", "batch_size": 7},
+    {"reader": "dynamic:rule=sgd,rate=0.3"},
+    {"batch_size": 149},
+    {"reader": "tempered:temperature=1.3", "split": "valid"},
+]
+
+
+@pytest.mark.parametrize("reading", fast_then_full(READINGS, READINGS[:3]), ids=str)
+def test_a_score_is_proved_in_the_shapes_that_it_was_read_in(reading: dict, tiny_run: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "proof.bks", tmp_path / "out"
+    figures = bs.evaluate(tiny_run, proof=file, out=out, **reading).figures
+    assert figures.proof is not None and figures.proof.bytes == file.stat().st_size
+    assert figures.proof.nats_per_token == pytest.approx(figures.nats_per_token, rel=1e-4)
+    assert result_at(out / "result.json").figures.proof == figures.proof
+    verified = bs.verify(file, tiny_run)
+    assert verified.holds and verified.same_text and verified.tokens == figures.tokens
+    assert (verified.nats_per_token, verified.reported) == (figures.proof.nats_per_token, figures.nats_per_token)
+
+
+def test_a_proof_of_a_text_and_of_another_text(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, text, other = (tmp_path / name for name in ("proof.bks", "text.txt", "other.txt"))
+    text.write_text("ann saw the tea\n" * 3)
+    other.write_text("bob saw the tea\n" * 3)
+    assert main(["evaluate", str(tiny_run), str(text), "--proof", str(file)]) == 0
+    assert "  proof       proof.bks, " in capsys.readouterr().out
+    assert main(["verify", str(file)]) == 0  # the run that it names
+    assert "text.txt, it says; name the text with --text to compare" in capsys.readouterr().out
+    assert main(["verify", str(file), "--text", str(text)]) == 0
+    assert "15 words, the same as text.txt" in capsys.readouterr().out
+    assert main(["verify", str(file), "--text", str(other)]) == 1
+    assert "15 words, NOT text.txt" in capsys.readouterr().out
+    assert main(["evaluate", str(tiny_run), str(text), "--proof", str(file)]) == 2
+    assert f"{file} exists; choose another place" in capsys.readouterr().err
+
+
+def test_a_score_that_is_better_than_the_code_does_not_hold(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gold = ReaderKind("gold", "scores gold alone", lambda context, settings: GoldCache(context.run.model))
+    monkeypatch.setitem(READERS, "gold", gold)
+    file = tmp_path / "proof.bks"
+    command = ["evaluate", str(tiny_run), "--reader", "gold", "--proof", str(file), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert "less than it takes to decode" in capsys.readouterr().out
+    assert main(["verify", str(file), "--json"]) == 1
+    verified = json.loads(capsys.readouterr().out)
+    assert verified["same_text"] and not verified["holds"] and verified["reported"] < verified["nats_per_token"]
+    assert main(["verify", str(file)]) == 1
+    assert "% more than reported" in capsys.readouterr().out
+
+
+def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "proof.bks"
+    with pytest.raises(UserError, match="--proof and --after cannot be combined"):
+        bs.evaluate(tiny_run, proof=file, after="valid")
+    with pytest.raises(UserError, match="--proof and --each-line cannot be combined"):
+        bs.evaluate(tiny_run, "ann saw\n", proof=file, each_line=True)
+    code = bs.compress(b"ann saw the tea\n", tiny_run).data
+    with pytest.raises(UserError, match="is a compressed file, not the proof of an evaluation"):
+        bs.verify(code)
+    bs.evaluate(tiny_run, "ann saw\n", proof=file)
+    with pytest.raises(UserError, match="is the proof of an evaluation, not a file; use `backstory verify`"):
+        bs.decompress(file, tiny_run)
+    header, payload = unpack(file.read_bytes(), "it")
+    moved = tmp_path / "moved"
+    shutil.copytree(tiny_run, moved)
+    gone = pack(replace(header, model="hf:nowhere"), payload)
+    with pytest.raises(UserError, match="the model of the code, hf:nowhere, is not here; name it with --model"):
+        bs.verify(gone)
+    assert bs.verify(gone, moved).holds
+    for text in (None, {}, {**(header.text or {}), "nats_per_token": "good"}):
+        with pytest.raises(UserError, match="is damaged: its header"):
+            bs.verify(pack(replace(header, text=text), payload), tiny_run)
+    with pytest.raises(UserError, match="does not come out after 3 of 3 tokens"):
+        bs.verify(pack(replace(header, sha256="0" * 64), payload), tiny_run)
