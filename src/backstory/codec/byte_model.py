@@ -6,6 +6,8 @@ are added in the logistic domain, with weights that learn:
     p = squash(sum_i w_i stretch(p_i)),   w_i <- w_i + rate (bit - p) stretch(p_i)
 """
 
+from decimal import Decimal, localcontext
+
 from backstory.codec.range_coder import Coder
 
 ONE = 1 << 12
@@ -17,25 +19,30 @@ _RATE = 10
 _NODES = 256
 _RECIPROCALS = [(1 << 16) * 2 // (2 * seen + 3) for seen in range(128)]
 """Rate by which a prediction moves when it was seen so often."""
-_CURVE = (
-    *(1, 2, 3, 6, 10, 16, 27, 45, 73, 120, 194, 310, 488, 747, 1101, 1546, 2047),
-    *(2549, 2994, 3348, 3607, 3785, 3901, 3975, 4022, 4050, 4068, 4079, 4085, 4089, 4092, 4093, 4094),
-)
-"""4096 / (1 + exp(-x)) for x from -8 to 8 in steps of a half."""
+_STEEPEST = 2047
+"""The largest logit, in 256ths: beyond it a probability of 1 of 4096 or less is left."""
+
+
+def _squashed() -> list[int]:
+    """Return 4096 / (1 + exp(-x / 256)) for whole x from -2047 to 2047; decimal numbers are the same on every machine."""
+    with localcontext(prec=20):
+        values = [ONE / (1 + (Decimal(-x) / 256).exp()) for x in range(-_STEEPEST, _STEEPEST + 1)]
+        return [min(max(round(value), 1), ONE - 1) for value in values]
+
+
+_SQUASH = _squashed()
 
 
 def _squash(x: int) -> int:
     """Return the probability (of 4096) of a logit (in 256ths), between 1 and 4095."""
-    x = max(-2047, min(2047, x)) + 2048
-    below, share = x >> 7, x & 127
-    return (_CURVE[below] * (128 - share) + _CURVE[below + 1] * share + 64) >> 7
+    return _SQUASH[max(-_STEEPEST, min(_STEEPEST, x)) + _STEEPEST]
 
 
 def _stretched() -> list[int]:
     """Return the logit of every probability (of 4096): the inverse of `_squash`."""
-    logits, x = [], -2047
+    logits, x = [], -_STEEPEST
     for probability in range(ONE):
-        while x < 2047 and _squash(x) < probability:
+        while x < _STEEPEST and _squash(x) < probability:
             x += 1
         logits.append(x)
     return logits
