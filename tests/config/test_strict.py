@@ -180,6 +180,10 @@ def test_the_line_of_a_mistake_is_told() -> None:
     )
 
 
+def test_tabs_for_indentation_are_told() -> None:
+    assert refusal("text:\n\tcorpus: x\n").endswith("at line 2; indent with spaces, not tabs")
+
+
 def test_numbers_too_large_for_a_float_are_refused() -> None:
     huge = "1" + "0" * 400
     assert refusal(f"training: {{clip: {huge}}}").startswith("recipe.yaml: training.clip must be")

@@ -32,10 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     if not options.runs:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
-    if absent := next((str(run) for run in options.runs[1:] if not run.exists()), None):
-        from backstory.context import EXPERIMENTS
+    if absent := next((str(run) for run in options.runs if not run.exists()), None):
+        from backstory.cli.completion import NAMES
 
-        if absent in EXPERIMENTS:
+        if absent in NAMES["experiments"]:
             raise UserError(f"there is no run folder {absent}; an experiment is given as `--experiment {absent}`")
     names = ", ".join(map(str, options.runs))
     announce(f"examining {options.experiment} of {names}", *options.runs)

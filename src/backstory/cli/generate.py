@@ -1,6 +1,7 @@
 """`backstory generate RUN --prompt TEXT`: continue a prompt with a trained model, printing each word as it is sampled."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
-from backstory.config import UserError
+from backstory.config import UserError, pasted
 from backstory.config.options import Precision
 from backstory.config.strict import between
 from backstory.config.terminal import failure
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         if len(data) > LARGEST:
             raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
         prompt = data.decode("utf-8", "surrogateescape")
+    elif len(prompt) < 256 and "\0" not in prompt and Path(prompt).is_file():
+        warnings.warn(f"the prompt is the name of a file; `--prompt - < {pasted(prompt)}` takes its text", stacklevel=2)
     options: dict[str, Any] = vars(args) | {"prompt": prompt, "reader": args.reader or None}
     del options["json"]
     if args.json:

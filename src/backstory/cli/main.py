@@ -100,6 +100,11 @@ def _run(arguments: list[str]) -> int:
         raise UserError(
             "there is no command 'compare'; `backstory explain reading RUN --against READER_OR_RUN` compares"
         )
+    if verb not in VERBS:
+        from backstory.cli.completion import COMMANDS
+
+        if actions := [f"`backstory {name}`" for name in COMMANDS if name.endswith(f" {verb}")]:
+            raise UserError(f"there is no command '{verb}'; it is {' or '.join(actions)}")
     check_name(verb, VERBS, "command", "backstory --help")
     try:
         os.getcwd()

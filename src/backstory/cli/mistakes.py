@@ -258,6 +258,10 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
             return f"unexpected argument {extra!r}; a text is given as --corpus {pasted(extra)}"
         if verb.startswith("explain") and Path(extra).is_file():
             return f"unexpected argument {extra!r}; a text is given as --text {pasted(extra)}"
+        if verb.startswith("reader ") and Path(extra).is_dir() and not Path(values[0]).exists():
+            return f"a reader is given as a flag: `backstory {verb} {pasted(extra)} --reader {values[0]}`"
+        if verb in ("demo", "export") or (verb.endswith(" RECIPE") and "/" in extra):
+            return f"unexpected argument '{extra}'; the folder to write is given as --out {pasted(extra)}"
         return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
     if len(values) > 1 and any(s.listed for s in positions):
         return f"unexpected argument '{values[-1]}'; what is read stands together, and a flag has one value: `{usage}`"

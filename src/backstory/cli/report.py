@@ -8,7 +8,10 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.config import UserError
+from backstory.config import UserError, pasted
+
+ENDINGS = (".html", ".md", ".tex", ".csv")
+"""Endings of what a report can be written to."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if not args.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
+    if page := next((run for run in args.runs if run.suffix in ENDINGS and not run.is_dir()), None):
+        raise UserError(f"{page} is not a run folder; the file to write is given as `--out {pasted(page)}`")
     announce(f"writing {args.out}", slow="numpy")
     from backstory.papers.paper import published_examinations
     from backstory.reports import write

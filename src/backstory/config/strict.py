@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection
@@ -108,7 +109,8 @@ def from_yaml(kind: type[T], text: str, source: str, expand: Expand | None = Non
 
 def plain_yaml(text: str, source: str) -> Any:
     """Return YAML as plain values. Raises UserError for invalid YAML, a repeated key and a reference to another value."""
-    return parsed(text, lambda where: f"{source} is not valid YAML{where}; correct it and run again")
+    remedy = "indent with spaces, not tabs" if re.search(r"^ *\t", text, re.MULTILINE) else "correct it and run again"
+    return parsed(text, lambda where: f"{source} is not valid YAML{where}; {remedy}")
 
 
 def parsed(text: str, wrong: Callable[[str], str]) -> Any:

@@ -73,8 +73,8 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
     for part in (model_config.core, model_config.head, model_config.dual, model_config.buffer):
         if not type(part).__module__.startswith("backstory."):
             raise UserError(
-                f"the part {part.kind} comes from a plugin, and an export carries the parts of Backstory alone; "
-                "train with one of these to export"
+                f"the part {part.kind} of {run.folder} comes from a plugin, and only models of Backstory's own parts "
+                "(`backstory ls models`) can be exported; train one of these"
             )
     parts, start = to_dict(run.config.model), vocabulary.start
     padding = fast_tokenizer(vocabulary).pad_token_id
@@ -125,6 +125,9 @@ def model_card(run: Run, folder: Path) -> str:
             "of the model, and is not here.",
             "",
             "Logits are log-probabilities: they are normalised already. `past_key_values` is the recurrent state.",
+            "",
+            "There is no dropout: `model.train()` changes nothing, so fine-tuning soon overfits a small text. `backstory train "
+            "RECIPE --init-from RUN` trains on with the dropouts and regularizers of the recipe.",
             "",
             "## Settings",
             "",

@@ -61,6 +61,8 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
     for word in (word for text in texts for word in re.split(r"\+(?=[a-z])", text)):
         name, _, settings = word.partition(":")
         refuse_old_reader(name)
+        if name.partition("=")[0] in READERS and "=" in name:
+            raise UserError(f"reader {name}: settings follow a colon, as in cache:theta=0.5,window=2000")
         check_name(name, READERS, "reader", "backstory ls readers")
         if any(layer.name == name for layer in layers):
             raise UserError(f"the reader {name} is asked for twice; give it once")

@@ -74,7 +74,7 @@ def _figures(passage: Passage) -> list[Numbers]:
 def _expected(layer: Candidates, index: int) -> dict[str, str]:
     """Return the tokens that each part expected at a word."""
     parts = layer.lists[index].items()
-    return {part: ", ".join(f"{cell(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
+    return {part: ", ".join(f"{cell(token)} {100 * p:.1f}%" for token, p in tokens) for part, tokens in parts}
 
 
 def _candidates(layer: Candidates, index: int) -> str:

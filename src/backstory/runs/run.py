@@ -270,6 +270,8 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
     if not (folder / CONFIG).is_file() and (folder / "config.json").is_file():
         raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not (folder / CONFIG).is_file():
+        if (folder.parent / CONFIG).is_file():
+            raise UserError(f"{folder} is a folder inside the run {folder.parent}; name the run")
         raise UserError(f"{folder} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
     try:
         checkpoint = newest_checkpoint(within(folder, CHECKPOINTS), BEST)
