@@ -18,8 +18,17 @@ TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nT
 
 
 def test_a_token_of_white_space_is_a_sign_that_can_be_seen() -> None:
-    assert [shown(token) for token in (" ", "\t", "  ", "\n", END)] == [BLANK] * 3 + [MARK] * 2
-    assert [shown(token) for token in ("a", " the", "")] == ["a", " the", ""]
+    characters, words = vocabulary("characters", " \t\na"), vocabulary("words", "ann saw\n")
+    assert [shown(characters, characters.index[token]) for token in " \t\na"] == [BLANK, BLANK, MARK, "a"]
+    assert [shown(words, words.index[token]) for token in ("ann", END)] == ["ann", MARK]
+
+
+def test_a_piece_is_shown_as_its_text(pieces: str) -> None:
+    of_bytes = vocabulary(pieces, TEXT)
+    ids = of_bytes.encode("Ann saw (two) jars,  and\nBob took 3.5 more.\n")
+    signs = [shown(of_bytes, int(i)) for i in ids]
+    assert "".join(signs) == "Ann␣saw␣(two)␣jars,␣␣and¶Bob␣took␣3.5␣more.¶" and not any("Ġ" in sign for sign in signs)
+    assert shown(of_bytes, of_bytes.index["Ã"]) == "Ã"  # half a character has no text
 
 
 def vocabulary(name: str, text: str) -> Vocabulary:

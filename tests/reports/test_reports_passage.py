@@ -242,6 +242,30 @@ def test_what_the_script_is_given() -> None:
     assert (data["lead"], data["first"]) == (0, None)
 
 
+def test_long_lines_are_broken_to_fit() -> None:
+    tokens = tuple((f"token{i}", 0.1) for i in range(9))
+    lists = ({"cache": (("a", 0.5),), "model": tokens}, {"cache": tokens, "model": ()})
+    layers = (
+        Numbers("plain", "probability of the mixture", (1.0, 2.0), "%", digits=3),
+        Numbers("plain", "gain over static", (0.5, None), "nats", digits=2),
+        Candidates("expected", lists),
+    )
+    passage = Passage((Word("ann"), Word("jam", " ")), layers, "a text")
+    whole = list(passage_terminal.columns(passage, width=300))
+    assert whole == list(passage_terminal.columns(passage)) and len(whole) == 3
+    assert list(passage_terminal.columns(passage, width=50)) == [
+        "                            gain",
+        "            probability     over",
+        "                 of the  static,",
+        "      word   mixture, %     nats",
+        "   1  ann         1.000     0.50",
+        "      cache  a 0.500",
+        "      model  token0 0.100, token1 0.100",
+        "   2  jam         2.000        –",
+        "      cache  token0 0.100, token1 0.100",
+    ]
+
+
 def test_what_a_chosen_word_looks_back_at_is_seen_without_javascript_and_in_columns() -> None:
     """Neighbours of one weight are told as one."""
     seen = Seen(passage_html.figure(led(), "p"))

@@ -15,6 +15,7 @@ from backstory.config import UserError, nearest
 from backstory.config.options import ExplanationOptions
 from backstory.data import Boundaries, Vocabulary, word_parts
 from backstory.data.tokenizers.built_in import END
+from backstory.data.tokenizers.pieces import Pieces
 from backstory.evaluation.opening import EvalSetup, open_evaluation, open_reader
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, names_readers
@@ -212,11 +213,14 @@ class Explanation:
     """Record of the kind of explanation."""
 
 
-def shown(token: str) -> str:
-    """Return a token as it is shown: one that ends a line, or is white space alone, as a visible sign."""
-    if token in (END, "\n"):
+def shown(vocabulary: Vocabulary, token: int) -> str:
+    """Return a token as it is shown: line ends, and white space of a piece or alone, as visible signs."""
+    text, tokenizer = vocabulary.words[token], vocabulary.tokenizer
+    if text in (END, "\n"):
         return MARK
-    return BLANK if token.isspace() else token
+    if isinstance(tokenizer, Pieces):
+        return tokenizer.shown(text).replace("\n", MARK).replace(" ", BLANK)
+    return BLANK if text.isspace() else text
 
 
 def words_of(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:

@@ -280,7 +280,7 @@ def _picture(task: PassageTask, weights: Tensor) -> MemoryWeights:
         slots=tuple(most.tolist()),
         of=weights.shape[2],
         heads=weights.shape[1] - 1,
-        tokens=tuple(shown(token) for token in task.vocabulary.tokens(ids)),
+        tokens=tuple(shown(task.vocabulary, token) for token in ids.tolist()),
         write=panel(write),
         read=panel(read),
     )

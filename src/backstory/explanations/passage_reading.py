@@ -102,7 +102,7 @@ def candidates_of(vocabulary: Vocabulary, scores: TokenScores, token: int) -> tu
         scores.candidates[0, token].tolist(),
         scores.candidate_log_probs[0, token].double().exp().tolist(),
     )
-    return tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, probabilities, strict=True) if p > 0)
+    return tuple((shown(vocabulary, i), p) for i, p in zip(ids, probabilities, strict=True) if p > 0)
 
 
 def expected_layer(task: PassageTask, scores: Mapping[str, TokenScores]) -> Candidates:

@@ -1,6 +1,7 @@
 """The text view in a terminal: words on shades, wrapped at its width; plain columns where there are no colours."""
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
 """Words listed below the text: those of the strongest colour."""
+WIDE = 120
+"""Characters of a line where there is no terminal."""
 PALE = 300
 """Sum of red, green and blue from which a colour takes black letters."""
 
@@ -38,27 +41,72 @@ def show(passage: Passage, console: Console) -> None:
     if console.is_terminal and console.color_system and not console.no_color and passage.shades:
         _coloured(passage, console, passage.shades[0])
         return
-    for line in columns(passage):
+    for line in columns(passage, width=console.width if console.is_terminal else max(console.width, WIDE)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[str]:
+def columns(passage: Passage, of: Sequence[Numbers] | None = None, width: int | None = None) -> Iterator[str]:
     """Yield the passage in plain columns, a line per word: number, word, figures (all, or only some), candidates.
 
-    Of a chosen word, its weights on the others are figures of these.
+    Of a chosen word, its weights on the others are figures of these. Where lines are longer than `width`, heads are broken
+    into several lines, and candidates follow below their word, a line per part, the likeliest that fit.
     """
     numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     heads = [cell(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
-    width = max(4, *(len(cell(word.text)) for word in passage.words))
-    yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
+    widest = max(4, *(len(cell(word.text)) for word in passage.words))
+    starts = [f"{'':>4}  {'word':<{widest}}"]
+    figures: list[list[str]] = []
     for i, word in enumerate(passage.words):
-        values = [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
-        figures = [f"{value:>{len(head)}}" for value, head in zip(values, heads, strict=True)]
         number = "" if i < passage.lead else i + 1 - passage.lead
-        yield "  ".join(
-            [f"{number:>4}", f"{cell(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
-        ).rstrip()
+        starts.append(f"{number:>4}  {cell(word.text):<{widest}}")
+        figures.append(
+            [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
+        )
+    lasts = [[c.name for c in candidates], *([_candidates(c, i) for c in candidates] for i in range(len(figures)))]
+    lines = list(_aligned(starts, [heads, *figures], [len(head) for head in heads], lasts))
+    if width is None or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    sizes = [max(map(len, column)) for column in zip(*figures, strict=True)]
+    broken = [textwrap.wrap(head, max(size, *map(len, head.split()))) for head, size in zip(heads, sizes, strict=True)]
+    sizes = [max(size, *map(len, parts)) for size, parts in zip(sizes, broken, strict=True)]
+    deepest = max(map(len, broken), default=1)
+    *above, last = zip(*([""] * (deepest - len(parts)) + parts for parts in broken), strict=True)
+    yield from _aligned([" " * len(starts[0])] * len(above), above, sizes)
+    head, *lines = _aligned(starts, [last, *figures], sizes)
+    yield head
+    for i, line in enumerate(lines):
+        yield line
+        for layer in candidates:
+            yield from _fitted(layer, i, width)
+
+
+def _aligned(
+    starts: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sizes: Sequence[int],
+    lasts: Sequence[Sequence[str]] | None = None,
+) -> Iterator[str]:
+    """Yield a line for each row: its start, its cells aligned to the right in columns of these sizes, and what comes last."""
+    for i, (start, row) in enumerate(zip(starts, rows, strict=True)):
+        cells = [f"{value:>{size}}" for value, size in zip(row, sizes, strict=True)]
+        yield "  ".join([start, *cells, *(lasts[i] if lasts else ())]).rstrip()
+
+
+def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
+    """Yield a line for each part that expected something at a word, with as many tokens as fit."""
+    expected = layer.lists[index]
+    longest = max(map(len, expected), default=0)
+    for part, tokens in expected.items():
+        line = f"{'':>6}{cell(part if len(expected) > 1 else layer.name):<{longest if len(expected) > 1 else 0}} "
+        for number, (token, p) in enumerate(tokens):
+            more = f"{', ' if number else ' '}{cell(token)} {p:.3f}"
+            if len(line) + len(more) > width:
+                break
+            line += more
+        if tokens:
+            yield line
 
 
 def _figures(passage: Passage) -> list[Numbers]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.config.errors import UserError, install_hint
@@ -107,6 +108,17 @@ class Pieces:
         """Return the text of pieces."""
         ids = [self.model.token_to_id(token) for token in tokens]
         return self.decode([i for i in ids if i is not None])
+
+    def shown(self, piece: str) -> str:
+        """Return the text that a piece stands for inside a text, ` the` for `Ġthe`; the piece itself for half a character."""
+        base = "" if self._letter is None else self.join([self._letter])
+        text = self.join([piece] if self._letter is None else [self._letter, piece])
+        return text.removeprefix(base) if text.startswith(base) and text != base and "\ufffd" not in text else piece
+
+    @cached_property
+    def _letter(self) -> str | None:
+        """Return a letter that is a piece; None if no letter is."""
+        return next((letter for letter in ascii_letters if self.model.token_to_id(letter) is not None), None)
 
     def vocabulary(self) -> tuple[list[str], int | None, int]:
         """Return the pieces by id (a skipped id is `<unused N>`), and the ids of the unknown and the start token."""
