@@ -11,6 +11,7 @@ import tyro
 
 import backstory
 from backstory.cli import (
+    benchmark,
     check,
     compress,
     data,
@@ -82,6 +83,7 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "recipe show": (recipe.ShowRecipeArguments, None),
     "recipe copy": (recipe.CopyRecipeArguments, None),
     "recipe check": (recipe.CheckRecipeArguments, None),
+    "benchmark": (benchmark.BenchmarkArguments, None),
     "check": (check.CheckArguments, None),
     "ls": (ls.ListArguments, None),
     "completion": (CompletionArguments, None),

@@ -32,6 +32,7 @@ VERBS = {
     "data": "download a corpus, or show what it holds (prepare, show)",
     "referee": "audit and score a predictor of anybody's: a Python object, or a process",
     "recipe": "show, copy or check a recipe (show, copy, check)",
+    "benchmark": "measure how fast this machine trains and reads, in about a minute",
     "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
     "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
     "completion": "print the completion script of a shell (bash, zsh, fish)",

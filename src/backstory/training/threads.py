@@ -3,7 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -64,7 +64,7 @@ def fastest_threads(step: Callable[[], object], most: int) -> tuple[int, dict[in
     while (number := min(2 * best, most)) > best:
         torch.set_num_threads(number)
         step()
-        seconds |= _medians(step, (best, number))
+        seconds |= median_seconds(step, (best, number))
         if seconds[best] <= FASTER * seconds[number]:
             break
         best = number
@@ -77,8 +77,8 @@ def describe(best: int, seconds: dict[int, float]) -> str:
     return f"{_threads(best)}: a step takes {seconds[best]:.3g} s, {others} (--threads sets the number)"
 
 
-def _medians(step: Callable[[], object], numbers: tuple[int, int]) -> dict[int, float]:
-    """Return the median seconds of a step with each number of threads."""
+def median_seconds(step: Callable[[], object], numbers: Sequence[int]) -> dict[int, float]:
+    """Return the median seconds of a step with each number of threads, which take turns."""
     times: dict[int, list[float]] = {number: [] for number in numbers}
     began = time.perf_counter()
     for turn in range(_MOST_TURNS):

@@ -1,0 +1,232 @@
+"""Speed of training and reading on this machine: of a recipe, on random text, beside that of a step's matrix products alone."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import LSTMConfig, RunConfig
+from backstory.config.progress_bar import ProgressCallback
+from backstory.evaluation.reading_loop import StreamReading
+from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
+from backstory.models.devices import keep_freed_memory
+from backstory.readers import StaticReader
+from backstory.storage.provenance import commit, processor, versions
+from backstory.training.gradients import LOSS, Eager, Recorded
+from backstory.training.objectives import build_objective
+from backstory.training.optimizers import build_optimizer, parameter_groups
+from backstory.training.threads import median_seconds, restored_threads
+
+READING_SECONDS = 2.0
+"""Seconds for which a model reads."""
+STAGES = 3
+"""Measurements of a recipe: training, products, evaluation."""
+Product = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class RecipeSpeed:
+    """Speed of one recipe, in tokens per second."""
+
+    recipe: str
+    parameters: int
+    training: dict[int, float]
+    """Training steps, by number of threads; of a GPU one number."""
+    products: float | None
+    """Steps of nothing but the matrix products of a training step, on the fastest number of threads; None for a core that is no
+    LSTM."""
+    evaluation: float
+    """Reading of one row, as `backstory evaluate` does it, on the same number of threads."""
+    peak_gib: float | None
+    """Highest memory of the process up to the end of this recipe, or of the GPU, in GiB; None where it is unknown."""
+
+    @property
+    def scaling(self) -> float | None:
+        """Speed with the most threads, as a multiple of that with one; None where only one was tried."""
+        return self.training[max(self.training)] / self.training[1] if len(self.training) > 1 else None
+
+    @property
+    def share(self) -> float | None:
+        """Best speed of training, as a share of that of its matrix products."""
+        return None if self.products is None else max(self.training.values()) / self.products
+
+
+@dataclass(frozen=True)
+class MachineSpeed:
+    """Speed of several recipes, and the machine that they were measured on."""
+
+    device: str
+    cores: int
+    load: float | None
+    """Programs that wanted a core in the last minute, before the measurement; None where the system does not know."""
+    precision: str
+    precision_reason: str
+    versions: dict[str, str]
+    commit: str | None
+    seconds: float
+    recipes: tuple[RecipeSpeed, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**vars(self), "recipes": [vars(s) | {"scaling": s.scaling, "share": s.share} for s in self.recipes]}
+
+
+def measure_speed(
+    configs: Mapping[str, RunConfig], types: int, device_name: str, precision_name: str, progress: ProgressCallback
+) -> MachineSpeed:
+    """Measure the recipes, which are given by name, on random text of `types` word types. Raises UserError."""
+    device = choose_device(device_name)
+    precision = choose_precision(precision_name, device)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    keep_freed_memory()
+    began, done, speeds = time.perf_counter(), 0, []
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        progress(done, STAGES * len(configs))
+
+    progress(0, STAGES * len(configs))
+    for name, config in configs.items():
+        with restored_threads(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(config.seed)
+            speeds.append(_recipe_speed(name, config, types, device, precision, advance))
+    return MachineSpeed(
+        device=processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        load=load,
+        precision=precision.name,
+        precision_reason=precision.reason,
+        versions=versions(),
+        commit=commit(),
+        seconds=round(time.perf_counter() - began, 1),
+        recipes=tuple(speeds),
+    )
+
+
+def _recipe_speed(
+    name: str, config: RunConfig, types: int, device: torch.device, precision: Precision, advance: Callable[[], None]
+) -> RecipeSpeed:
+    tokens = config.training.batch_size * config.training.segment
+    model = build_model(config.model, types).to(device)
+    step = training_step(model, config, types, device, precision)
+    usual = torch.get_num_threads() if device.type == "cpu" else 1
+    counts = tuple(sorted({min(2**power, usual) for power in range(usual.bit_length() + 1)}))
+    for _ in range(2):  # allocates, and on a GPU records
+        step()
+    training = {count: tokens / seconds for count, seconds in median_seconds(step, counts).items()}
+    advance()
+    best = max(training, key=training.__getitem__)
+    torch.set_num_threads(best if device.type == "cpu" else torch.get_num_threads())
+    products = matrix_products(config, types, device, precision)
+    seconds = median_seconds(products, (torch.get_num_threads(),)) if products is not None else {}
+    advance()
+    evaluation = _reading_speed(model, types, precision)
+    advance()
+    alone = next((tokens / time_ for time_ in seconds.values()), None)
+    return RecipeSpeed(name, count_parameters(model), training, alone, evaluation, _peak(device))
+
+
+def training_step(
+    model: ComposedModel, config: RunConfig, types: int, device: torch.device, precision: Precision
+) -> Callable[[], None]:
+    """Return a step of `backstory train` on a random segment of mean length, its update included."""
+    settings, parameters = config.training, list(model.parameters())
+    objective = build_objective(config, config.model.head.adversarial, model.core.auxiliary_weight)
+    optimizer, state = build_optimizer(parameter_groups(model), settings), model.start(settings.batch_size)
+    eager = Eager(model, parameters, objective, precision, settings.clip)
+    gradient = Recorded(eager) if device.type == "cuda" else eager
+    text = torch.randint(types, (settings.batch_size, settings.segment + 1), device=device)
+    mask = torch.ones_like(text[:, 1:], dtype=torch.bool) if settings.answer_loss_only else None
+
+    def step() -> None:
+        nonlocal state
+        figures, state = gradient(text, state, mask)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-6
+        optimizer.step()
+        figures[LOSS].item()
+
+    return step
+
+
+def matrix_products(config: RunConfig, types: int, device: torch.device, precision: Precision) -> Product | None:
+    """Return the matrix products of a training step and nothing else; None for a core that is no LSTM.
+
+    They are, forward and backward, the recurrent products one after another, and over the whole segment the input projections,
+    the softmax, and the gradients of all weights.
+    """
+    core, width, settings = config.model.core, config.model.embedding.size, config.training
+    if not isinstance(core, LSTMConfig):
+        return None
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device).mul_(0.05).to(precision.dtype)
+
+    positions, output, products = settings.batch_size * settings.segment, core.output or width, []
+    for inputs, units in pairwise([width, *[core.hidden] * (core.layers - 1), output]):
+        d_gates, recurrent = numbers(positions, 4 * units), numbers(4 * units, units)
+        products += _dense(numbers(positions, inputs), numbers(4 * units, inputs), d_gates)
+        products.append(_product(d_gates.t(), numbers(positions, units)))
+        for operand, weight in (
+            (numbers(settings.batch_size, units), recurrent.t()),
+            (numbers(settings.batch_size, 4 * units), recurrent),
+        ):
+            products += [_product(operand, weight)] * settings.segment
+    products += _dense(numbers(positions, output), numbers(types, output), numbers(positions, types))
+
+    def run() -> None:
+        for product in products:
+            product()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return run
+
+
+def _dense(x: Tensor, weight: Tensor, d_y: Tensor) -> list[Product]:
+    """Return the products of y = x weight^T and of its gradients."""
+    return [_product(x, weight.t()), _product(d_y, weight), _product(d_y.t(), x)]
+
+
+def _product(a: Tensor, b: Tensor) -> Product:
+    """Return the product of two matrices, into memory that is there."""
+    result = a.new_empty(a.shape[0], b.shape[1])
+    return lambda: torch.mm(a, b, out=result)
+
+
+def _reading_speed(model: ComposedModel, types: int, precision: Precision) -> float:
+    """Return the tokens per second at which the model reads one row; the first block is not counted."""
+    reader = StaticReader(model, precision)
+    ids = np.random.default_rng(0).integers(types, size=1000 * reader.block)
+    stream = StreamReading(reader, ids, 0)
+    tokens, began = 0, time.perf_counter()
+    for number, block in enumerate(stream.remaining()):
+        stream.score(block)
+        stream.observe(block)
+        if number == 0:
+            began = time.perf_counter()
+            continue
+        tokens += reader.block
+        if time.perf_counter() - began > READING_SECONDS:
+            break
+    return tokens / (time.perf_counter() - began)
+
+
+def _peak(device: torch.device) -> float | None:
+    """Return the highest memory so far, in GiB: of the process, or on a GPU of PyTorch."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    # macOS counts bytes, Linux KiB.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
