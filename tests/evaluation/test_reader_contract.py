@@ -6,21 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapting import BASE, gates, statistics
+from adapting import BASE, gates, statistics, text
 from adaptive import Doubtful, Learning
-from small_models import buffered, dual, lstm, mixture
+from small_models import TYPES, buffered, dual, lstm, mixture
 from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
-from backstory.config.readers import CacheSettings, TemperedSettings
+from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
 from backstory.plugins.contract_checks import READER_CHECKS
 from backstory.readers import Reader, StaticReader
+from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.learned import LearnedReader
+from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.ngram_counts import count_ngrams
 from backstory.readers.tempered import TemperedReader
 
 
@@ -30,6 +33,25 @@ def dynamic(model: ComposedModel) -> DynamicEvaluation:
 
 def learned(model: ComposedModel) -> LearnedReader:
     return LearnedReader(model, gates(model, size=0.3), statistics(model))
+
+
+def cache(inner: Reader) -> NeuralCache:
+    return NeuralCache(inner, CacheSettings(window=20, weight=0.3))
+
+
+def ngram(inner: Reader, **fields: Any) -> CountingReader:
+    settings = NgramSettings(**{"order": 3, "weight": 0.4} | fields)
+    counts = count_ngrams(text(300, seed=7), TYPES, 0, settings.order, settings.across_lines)
+    return CountingReader(inner, settings, ngram_counts_of(counts, settings))
+
+
+def ppm(inner: Reader, **fields: Any) -> CountingReader:
+    settings = PPMSettings(**{"order": 3, "weight": 0.4} | fields)
+    return CountingReader(inner, settings, ppm_counts(settings, TYPES))
+
+
+def blend(inner: Reader, *others: Reader) -> MixtureReader:
+    return MixtureReader(inner, MixtureSettings(share=0.05), *others)
 
 
 READERS: dict[str, Callable[[], Reader]] = {
@@ -58,6 +80,19 @@ READERS: dict[str, Callable[[], Reader]] = {
         TemperedReader(StaticReader(lstm()), TemperedSettings(1.3)), CacheSettings(window=20, weight=0.3)
     ),
     "cache over learned": lambda: NeuralCache(learned(lstm()), CacheSettings(window=20, weight=0.3)),
+    "ngram": lambda: ngram(StaticReader(lstm())),
+    "ngram alone, lines apart": lambda: ngram(StaticReader(lstm()), weight=1.0, across_lines=False),
+    "ngram online": lambda: ngram(StaticReader(lstm()), online=True, weight=0.9),
+    "ngram over cache over dynamic": lambda: ngram(cache(dynamic(lstm()))),
+    "ppm": lambda: ppm(StaticReader(lstm())),
+    "ppm with exclusion": lambda: ppm(StaticReader(lstm()), exclusion=True, escape="c", weight=1.0),
+    "cache over ppm over ngram, span buffer": lambda: cache(ppm(ngram(StaticReader(buffered()), online=True))),
+    "mixture": lambda: blend(ppm(ngram(cache(StaticReader(lstm()))))),
+    "mixture over dynamic": lambda: blend(cache(ppm(dynamic(lstm())))),
+    "mixture of readers": lambda: blend(
+        cache(StaticReader(lstm())), StaticReader(mixture()), ppm(StaticReader(lstm()))
+    ),
+    "tempered over mixture": lambda: TemperedReader(blend(cache(StaticReader(lstm()))), TemperedSettings(0.8)),
 }
 
 Stream = Callable[[int], np.ndarray]
@@ -66,7 +101,8 @@ Stream = Callable[[int], np.ndarray]
 VARIANTS = {
     "dynamic, span buffer", "dynamic, dual mogrifier", "learned, dual mogrifier", "cache over dynamic, dual mogrifier",
     "wrapped learning", "cache over learning", "cache over tempered", "cache over dynamic", "cache over learned",
-    "tempered over cache over dynamic, span buffer",
+    "tempered over cache over dynamic, span buffer", "ngram alone, lines apart", "ngram over cache over dynamic",
+    "cache over ppm over ngram, span buffer", "mixture over dynamic", "mixture of readers", "tempered over mixture",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""
 

@@ -33,6 +33,46 @@ class TemperedSettings:
 
 
 @dataclass(frozen=True)
+class NgramSettings:
+    """Settings of n-grams counted in the training text, with modified Kneser-Ney smoothing."""
+
+    order: int = between(5, 1, 12)
+    """Length of the longest n-grams: a word and the order - 1 words before it."""
+    across_lines: bool = True
+    """Let contexts reach across the token that begins a text (the end of a line, with words)."""
+    online: bool = False
+    """Go on counting while reading."""
+    weight: float = between(0.2, 0.0, 1.0)
+    """Lambda, the n-grams' share of the mixture; 1: they alone."""
+
+
+@dataclass(frozen=True)
+class PPMSettings:
+    """Settings of prediction by partial matching."""
+
+    order: int = between(4, 0, 24)
+    """Length of the longest contexts."""
+    escape: Literal["c", "d"] = "d"
+    """How much is left for shorter contexts: method c (the number of different words), or d (a discount of every count)."""
+    discount: float = between(0.5, 0.001, 0.999)
+    """With method d: what is taken of every count; 0.5 is the published one."""
+    exclusion: bool = False
+    """Shorter contexts speak only of words that no longer one has shown; otherwise contexts are interpolated."""
+    weight: float = between(0.1, 0.0, 1.0)
+    """Lambda, the share of the mixture; 1: PPM alone."""
+
+
+@dataclass(frozen=True)
+class MixtureSettings:
+    """Settings of a mixture of readers with weights learned while reading."""
+
+    share: float = between(0.002, 1e-6, 1.0)
+    """Share of the weights that is dealt out equally after every token, so that they can follow a change."""
+    rate: float = between(1.0, 0.001, 10.0)
+    """Power of the likelihoods that multiply the weights; 1: Bayes' rule."""
+
+
+@dataclass(frozen=True)
 class DynamicSettings:
     """Settings of dynamic evaluation."""
 

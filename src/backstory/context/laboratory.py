@@ -319,9 +319,7 @@ def _examination(
         whole = WholeReading(reader, ids, start, documents, text.folded, *batch)
         if settings.experiment == "cache" and isinstance(reader, NeuralCache):
             cached = _cached(text, reader.settings.window, settings)
-    adapts = reader is not None and any(
-        isinstance(layer, NeuralCache) or layer.capabilities.adapts_weights for layer in reader.stack()
-    )
+    adapts = reader is not None and any(layer.adapts or layer.capabilities.adapts_weights for layer in reader.stack())
     return text, Examination(
         text.ids,
         whole,

@@ -135,6 +135,12 @@ class HuggingFaceRun(Run):
     def other_dataset(self, corpus: str, data_dir: Path | None, field: str | None = None) -> Dataset:
         return self.dataset(corpus, data_dir, field)
 
+    def training_text(self) -> tuple[np.ndarray, int, int]:
+        """Raise UserError: the text that the model was trained on is not there."""
+        raise UserError(
+            f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
+        )
+
 
 def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     """Load the model and the tokenizer of `hf:PATH_OR_NAME`, by default with the weights as they were saved.

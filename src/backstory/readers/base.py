@@ -49,6 +49,10 @@ class Reader(ABC):
     """Tokens of a row that are predicted at once; a reader that learns between blocks chooses its own."""
     inner: "Reader | None" = None
     """The reader that this one wraps."""
+    interpolates: bool = False
+    """True if it predicts the Interpolation of the reader that it wraps with a prediction of its own."""
+    adapts: bool = False
+    """True if it learns from the text that it reads otherwise than by weights that move."""
 
     def __repr__(self) -> str:
         settings = getattr(self, "settings", None)

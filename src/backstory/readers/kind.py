@@ -3,16 +3,21 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from backstory.models import Precision, Prediction
 from backstory.readers.base import Block, Reader
 from backstory.readers.gradient_statistics import Statistics, load_statistics
+from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import within
+
+T = TypeVar("T")
+Loaded = dict[tuple[Any, ...], Any]
+"""Statistics and counts of a run, from one reader of it to the next."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +33,30 @@ class BuildContext:
     precision: Precision
     inner: Reader | None = None
     """The reader that it wraps; None for one that reads with the model itself."""
-    loaded: dict[str, Statistics] = field(default_factory=dict)
-    """The run's statistics that are loaded already, by the weights that move."""
+    loaded: Loaded = field(default_factory=dict)
+    """What was loaded or counted of the run already."""
 
     def statistics(self, moving: str) -> Statistics:
         """Return the run's statistics of the weights that move, read from its folder once. Raises UserError."""
         self.run.check_as_trained("statistics of training gradients are")
-        if moving not in self.loaded:
-            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.argument)
-        return self.loaded[moving]
+        return self._once(
+            ("statistics", moving),
+            lambda: load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.argument),
+        )
+
+    def ngrams(self, order: int, across_lines: bool) -> NgramCounts:
+        """Return the n-grams of the run's training text up to a length, counted once. Raises UserError if it is not there."""
+
+        def count() -> NgramCounts:
+            text = self._once(("training text",), self.run.training_text)
+            return count_ngrams(*text, order, across_lines)
+
+        return self._once(("ngrams", order, across_lines), count)
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        if key not in self.loaded:
+            self.loaded[key] = make()
+        return self.loaded[key]
 
     def wrapped(self) -> Reader:
         """Return the reader that it wraps."""
@@ -73,9 +93,9 @@ class ReaderKind:
     """Settings that make it another reader: tuned settings are filed under these."""
     steps: Callable[[Any], dict[str, float]] | None = None
     """For a search that steps up and down from some settings: the factor of each setting."""
-    grid_scorer: Callable[[Reader, Mapping[str, Sequence[Any]], int], GridScorer] | None = None
-    """For a search by one reading: scores a grid, the values of some settings, around an inner reader and over so many
-    tokens. Raises UserError."""
+    grid_scorer: Callable[[BuildContext, Mapping[str, Sequence[Any]], int], GridScorer] | None = None
+    """For a search by one reading: scores a grid, the values of some settings, around the inner reader of a context and over
+    so many tokens. Raises UserError."""
     unused: Callable[[Any], Collection[str]] = lambda settings: ()
     """Names of the settings that have no effect beside these."""
 

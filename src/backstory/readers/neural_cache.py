@@ -116,6 +116,7 @@ class NeuralCache(Reader):
     """
 
     inner: Reader
+    interpolates = adapts = True
 
     @checked()
     def __init__(self, inner: Reader, settings: CacheSettings) -> None:
@@ -306,5 +307,5 @@ KIND = ReaderKind(
     lambda context, settings: NeuralCache(context.wrapped(), settings),
     CacheSettings,
     wraps=True,
-    grid_scorer=lambda inner, grid, tokens: CacheScorer(CacheGrid.of(grid), tokens),
+    grid_scorer=lambda context, grid, tokens: CacheScorer(CacheGrid.of(grid), tokens),
 )

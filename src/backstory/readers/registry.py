@@ -16,10 +16,9 @@ from backstory.config.renamed import refuse_old_reader
 from backstory.config.small_file import read_small
 from backstory.config.strict import parsed
 from backstory.models import Precision
-from backstory.readers import dynamic, learned, neural_cache, shuffled_buffer, tempered
+from backstory.readers import counting, dynamic, learned, mixture, neural_cache, shuffled_buffer, tempered
 from backstory.readers.base import Reader, StaticReader
-from backstory.readers.gradient_statistics import Statistics
-from backstory.readers.kind import BuildContext, ReaderKind, saved_in
+from backstory.readers.kind import BuildContext, Loaded, ReaderKind, saved_in
 from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import sha256, write_atomically
@@ -31,7 +30,17 @@ STATIC = ReaderKind(
     "the model as trained; nothing but its state changes while it reads",
     lambda context, settings: StaticReader(context.run.model, context.precision),
 )
-KINDS = (STATIC, shuffled_buffer.KIND, dynamic.KIND, learned.KIND, neural_cache.KIND, tempered.KIND)
+KINDS = (
+    STATIC,
+    shuffled_buffer.KIND,
+    dynamic.KIND,
+    learned.KIND,
+    neural_cache.KIND,
+    counting.NGRAM,
+    counting.PPM,
+    mixture.KIND,
+    tempered.KIND,
+)
 READERS = {kind.name: kind for kind in KINDS}
 
 
@@ -96,7 +105,7 @@ def _identity_name(layer: Layer) -> str:
     kind, typed = READERS[layer.name], typed_settings(layer)
     defaults = vars(kind.settings())
     values = [typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)]
-    return "-".join([layer.name, *(value.replace(":", "-") for value in values)])
+    return "-".join([layer.name, *(str(value).replace(":", "-") for value in values)])
 
 
 def typed_settings(layer: Layer) -> dict[str, Any]:
@@ -159,10 +168,8 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
     return tuple(layers)
 
 
-def build(
-    layers: Sequence[ConfiguredLayer], run: Run, precision: Precision, loaded: dict[str, Statistics] | None = None
-) -> Reader:
-    """Build the readers, each around the one before; `loaded` holds the run's statistics from one call to the next.
+def build(layers: Sequence[ConfiguredLayer], run: Run, precision: Precision, loaded: Loaded | None = None) -> Reader:
+    """Build the readers, each around the one before; `loaded` holds the run's statistics and counts from one call to the next.
 
     Raises UserError where one does not fit the model.
     """

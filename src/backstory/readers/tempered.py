@@ -79,5 +79,7 @@ KIND = ReaderKind(
     lambda context, settings: TemperedReader(context.wrapped(), settings),
     TemperedSettings,
     wraps=True,
-    grid_scorer=lambda inner, grid, tokens: TemperatureScorer(inner, grid.get("temperature", TEMPERATURES), tokens),
+    grid_scorer=lambda context, grid, tokens: TemperatureScorer(
+        context.wrapped(), grid.get("temperature", TEMPERATURES), tokens
+    ),
 )

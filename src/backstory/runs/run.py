@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -220,6 +221,14 @@ class Run:
         """Return a corpus by its name or path, in the run's vocabulary. Raises UserError."""
         text = TextConfig(corpus=corpus, field=field or self.config.text.field)
         return prepare(text, data_dir, vocabulary=self.vocabulary)
+
+    def training_text(self) -> tuple[np.ndarray, int, int]:
+        """Return the ids (N,) of the training split, the number of types, and the token before the first.
+
+        Raises UserError if the corpus is not there, or the model brings none.
+        """
+        dataset = self.dataset(None, None)
+        return dataset.splits["train"].ids, len(dataset.vocabulary), dataset.vocabulary.start
 
     def text_source(self, data_dir: Path | None) -> tuple[TextConfig, Path | None]:
         """Return the text settings and data folder that prepare the training corpus again, from any working folder."""

@@ -13,7 +13,7 @@ from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.readers.base import Reader
 from backstory.readers.gradient_statistics import Statistics, collect, load_statistics, save_statistics
-from backstory.readers.kind import saved_in
+from backstory.readers.kind import BuildContext, saved_in
 from backstory.readers.learned import learned_name, save_learned
 from backstory.readers.meta_training import train_gates
 from backstory.readers.registry import (
@@ -101,12 +101,14 @@ def _tune_outermost(
 ) -> tuple[Tuned, dict[int, Any]]:
     """Search the settings of the outermost reader in the way of its kind; return also the best ones by its place."""
     kind, layers = READERS[stack[-1].name], configure(stack, setup.run, {stack[-1].name})
-    start, make, first = layers[-1].settings, _reader_builder(setup), setup.dataset.vocabulary.start
+    start, first, context = layers[-1].settings, setup.dataset.vocabulary.start, _context(setup)
+    make = _reader_builder(context)
     if kind.grid_scorer is not None:
         # Typed settings are fixed; all values of the others are tried.
         values = {name: [getattr(start, name)] for name in typed_settings(stack[-1])} | lists
         inner = make(layers[:-1])
-        tuned = search_one_reading(kind.grid_scorer(inner, values, len(ids)), inner, ids, first, progress)
+        scorer = kind.grid_scorer(replace(context, inner=inner), values, len(ids))
+        tuned = search_one_reading(scorer, inner, ids, first, progress)
     else:
         assert kind.steps is not None
         search = EarlyStoppedSearch(lambda s: make([*layers[:-1], replace(layers[-1], settings=s)]), ids, first)
@@ -130,14 +132,19 @@ def _tune_in_turn(
     coordinates = {name: values for name, values in coordinates.items() if owners[name] is not None}
     if not coordinates:
         raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to settle in turn")
-    first = setup.dataset.vocabulary.start
-    tuned = search_coordinates(_reader_builder(setup), start, coordinates, ids, first, progress)
+    first, context = setup.dataset.vocabulary.start, _context(setup)
+    tuned = search_coordinates(_reader_builder(context), context, start, coordinates, ids, first, progress)
     return tuned, {index: tuned.best[index].settings for index in owners.values() if index is not None}
 
 
-def _reader_builder(setup: EvalSetup) -> Callable[[Sequence[ConfiguredLayer]], Reader]:
-    """Return the function that builds a stack of readers; what one loads is loaded once for all of them."""
-    return partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
+def _context(setup: EvalSetup) -> BuildContext:
+    """Return what readers of a run are built from; what one loads is loaded once for all of them."""
+    return BuildContext(setup.run, setup.reader.precision)
+
+
+def _reader_builder(context: BuildContext) -> Callable[[Sequence[ConfiguredLayer]], Reader]:
+    """Return the function that builds a stack of readers."""
+    return partial(build, run=context.run, precision=context.precision, loaded=context.loaded)
 
 
 def search_record(tuned: Tuned) -> dict[str, Any]:

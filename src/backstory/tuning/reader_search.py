@@ -13,7 +13,7 @@ import torch
 from backstory.config import NonFiniteError, UserError, to_dict, validate
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.readers.base import Reader
-from backstory.readers.kind import GridScorer
+from backstory.readers.kind import BuildContext, GridScorer
 from backstory.readers.registry import READERS, ConfiguredLayer
 
 MARKS = (1 / 8, 1 / 4, 1 / 2)
@@ -223,6 +223,7 @@ def settings_of(point: Point) -> dict[str, Any]:
 @torch.no_grad()
 def search_coordinates(
     build: Callable[[Sequence[ConfiguredLayer]], Reader],
+    context: BuildContext,
     start: Point,
     coordinates: Mapping[str, Sequence[Any]],
     ids: np.ndarray,
@@ -231,8 +232,8 @@ def search_coordinates(
 ) -> Tuned:
     """Settle one setting after the other on the text (N,), from `start`; the best holds all readers with their settings.
 
-    `build` makes the reader of a stack. The values of the outermost reader come from one reading, if its kind can score
-    them so. Raises UserError.
+    `build` makes the reader of a stack, from the `context`. The values of the outermost reader come from one reading, if its
+    kind can score them so. Raises UserError.
     """
     search = EarlyStoppedSearch(build, ids, first, settings_of)
     here, nats, done, total = start, search.run(start), 1, 1 + sum(map(len, coordinates.values()))
@@ -242,7 +243,9 @@ def search_coordinates(
         if scorer is not None and owner(here, name) == len(here) - 1:
             grid = {key: [value] for key, value in to_dict(here[-1].settings).items()} | {name: values}
             inner = build(here[:-1])
-            known = dict(score_grid(scorer(inner, grid, len(ids)), inner, ids, first))
+            known = dict(
+                score_grid(scorer(dataclasses.replace(context, inner=inner), grid, len(ids)), inner, ids, first)
+            )
             for point in points:
                 if (value := known.get(point[-1].settings)) is not None:
                     search.trials.setdefault(point, Trial(settings_of(point), value, len(ids)))

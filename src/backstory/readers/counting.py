@@ -1,0 +1,246 @@
+"""Readers that count words: n-grams of the training text, and PPM, which counts what it reads; interpolated with any reader.
+
+P(w) = (1 - lambda) P_inner(w) + lambda P_counts(w)
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config.arguments import checked
+from backstory.config.readers import NgramSettings, PPMSettings
+from backstory.config.strict import conforming
+from backstory.models import Interpolation, Prediction
+from backstory.readers.adaptive_counts import AdaptiveCounts, CountedTexts, Smoothing, log_tensor
+from backstory.readers.base import Block, Reader
+from backstory.readers.kind import BuildContext, ReaderKind
+from backstory.readers.ngram_counts import NOTHING, NgramCounts
+
+Settings = NgramSettings | PPMSettings
+WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""The shares of a mixture that are tried."""
+ORDERS, DISCOUNTS = (2, 3, 4, 6), (0.5, 0.8)
+"""Of PPM, the lengths of contexts and the discounts that are tried."""
+
+
+class Counts(Protocol):
+    """Predictions from counts for B texts, without a model."""
+
+    def start(self, batch_size: int) -> None:
+        """Begin `batch_size` texts."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        """Return the prediction at each position of the block tokens (B, T)."""
+        ...
+
+    def observe(self, targets: Tensor) -> None:
+        """Take the targets (B, T) of the block as read."""
+
+    def snapshot(self) -> Any:
+        """Return a copy of everything that reading has changed."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Restore a snapshot, which stays usable."""
+
+
+class CountingReader(Reader):
+    """Any reader with the prediction of counts mixed in, by a weight that is the same everywhere."""
+
+    inner: Reader
+    interpolates = True
+
+    @checked()
+    def __init__(
+        self, inner: Reader, settings: Settings, counts: Counts, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """`facts` are what results record of the counts. Raises UserError for settings out of range."""
+        kind = "ngram" if isinstance(settings, NgramSettings) else "ppm"
+        self.inner, self.settings, self.counts = inner, conforming(settings, f"the reader {kind}"), counts
+        self.name = kind if inner.name == "static" else f"{inner.name}+{kind}"
+        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
+        self.capabilities, self.adapts = inner.capabilities, isinstance(counts, AdaptiveCounts)
+        self._facts = dict(facts or {})
+
+    def start(self, batch_size: int) -> None:
+        self.inner.start(batch_size)
+        self.counts.start(batch_size)
+
+    def predict(self, tokens: Tensor) -> Interpolation:
+        p, weight = self.inner.predict(tokens), self.settings.weight
+        q = replace(self.counts.predict(tokens), activations=p.activations)
+        gates = torch.tensor([weight, 1 - weight], dtype=torch.float32, device=tokens.device).log()
+        return Interpolation(p.activations, p, q, gates.repeat(*tokens.shape, 1))
+
+    def observe(self, targets: Tensor) -> None:
+        self.inner.observe(targets)
+        self.counts.observe(targets)
+
+    def snapshot(self) -> Any:
+        return self.inner.snapshot(), self.counts.snapshot()
+
+    def restore(self, snapshot: Any) -> None:
+        self.inner.restore(snapshot[0])
+        self.counts.restore(snapshot[1])
+
+    def fork(self) -> Self:
+        other = copy.copy(self)
+        other.inner, other.counts = (
+            self.inner.fork(),
+            copy.copy(self.counts),
+        )  # what they hold is replaced, never changed
+        return other
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+
+@dataclass(frozen=True)
+class NgramPrediction(Prediction):
+    """The distribution of n-grams after the contexts at each position."""
+
+    counts: NgramCounts
+    contexts: Tensor
+    """(B, T, order - 1) int64: the id of the context of each length, from 1; NOTHING where it was never counted."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        p = self.counts.probability(self._flat(), targets.flatten().cpu().numpy())
+        return log_tensor(p, targets.device).view(targets.shape)
+
+    def log_probs(self) -> Tensor:
+        return log_tensor(self.counts.distribution(self._flat()), self.contexts.device).view(
+            *self.contexts.shape[:2], -1
+        )
+
+    def select(self, rows: Tensor, times: Tensor) -> "NgramPrediction":
+        contexts = self.contexts[rows, times].unsqueeze(1)
+        return replace(self, activations=self._selected(rows, times), contexts=contexts)
+
+    def _flat(self) -> np.ndarray:
+        return self.contexts.flatten(0, 1).cpu().numpy()
+
+
+class FixedNgrams:
+    """N-grams that were counted beforehand: all that reading changes is the last words."""
+
+    def __init__(self, counts: NgramCounts) -> None:
+        self._counts = counts
+        self._recent = self._next = torch.empty(0, 0, dtype=torch.long)
+
+    def start(self, batch_size: int) -> None:
+        self._recent = self._next = torch.full((batch_size, self._counts.order - 1), NOTHING)
+
+    def predict(self, tokens: Tensor) -> NgramPrediction:
+        words = tokens.cpu()
+        contexts = self._counts.contexts(self._recent.numpy(), words.numpy())
+        self._next = torch.cat([self._recent, words], 1)[:, tokens.shape[1] :]
+        return NgramPrediction(None, self._counts, torch.from_numpy(contexts).to(tokens.device))
+
+    def observe(self, targets: Tensor) -> None:
+        self._recent = self._next
+
+    def snapshot(self) -> Tensor:
+        return self._recent.clone()
+
+    def restore(self, snapshot: Tensor) -> None:
+        self._recent = self._next = snapshot.cpu().clone()
+
+
+class CountingScorer:
+    """Scores every weight, for counts of several kinds, from one reading with the reader inside."""
+
+    def __init__(
+        self, values: Mapping[str, Sequence[Any]], kind: type[Settings], make: Callable[[Any], Counts]
+    ) -> None:
+        """`values` to try of each setting; `make` begins counts with some settings. Raises UserError out of range."""
+        self.weights, rest = values["weight"], {name: tried for name, tried in values.items() if name != "weight"}
+        for weight in self.weights:
+            conforming(kind(weight=weight), "the grid")
+        points = (kind(**dict(zip(rest, point, strict=True))) for point in itertools.product(*rest.values()))
+        self.points = [conforming(point, "the grid") for point in points]
+        self.counts = [make(point) for point in self.points]
+        for counts in self.counts:
+            counts.start(1)
+        self._inner: list[Tensor] = []
+        self._scores: list[list[Tensor]] = [[] for _ in self.points]
+
+    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        self._inner.append(log_prob[0].double().cpu())
+        for counts, scores in zip(self.counts, self._scores, strict=True):
+            scores.append(counts.predict(block.tokens).log_prob(block.targets)[0].double().cpu())
+            counts.observe(block.targets)
+
+    def scores(self) -> list[tuple[Settings, float]]:
+        inner, tried = torch.cat(self._inner), []
+        for point, scores in zip(self.points, self._scores, strict=True):
+            own = torch.cat(scores)
+            for weight in self.weights:
+                log_q, log_p = torch.tensor([weight, 1 - weight], dtype=torch.float64).log()
+                tried.append(
+                    (replace(point, weight=weight), -torch.logaddexp(inner + log_p, own + log_q).mean().item())
+                )
+        return tried
+
+
+def ngram_counts_of(counts: NgramCounts, settings: NgramSettings) -> Counts:
+    """Return predictions from n-grams that were counted, which go on counting if they are `online`."""
+    if not settings.online:
+        return FixedNgrams(counts)
+    return AdaptiveCounts(CountedTexts(counts.types, settings.order - 1, Smoothing.kneser_ney(counts), counts))
+
+
+def ppm_counts(settings: PPMSettings, types: int) -> AdaptiveCounts:
+    """Return counts of nothing yet, over V types."""
+    smoothing = Smoothing.ppm(settings.order, settings.escape, settings.discount, settings.exclusion)
+    return AdaptiveCounts(CountedTexts(types, settings.order, smoothing))
+
+
+def _build_ngram(context: BuildContext, settings: NgramSettings) -> CountingReader:
+    counts = context.ngrams(settings.order, settings.across_lines)
+    facts = {
+        "counted": counts.tokens,
+        "ngrams": [int((counts.unigrams > 0).sum()), *(len(table.keys) for table in counts.tables)],
+        "discounts": [[round(float(d), 6) for d in discounts[1:]] for discounts in counts.discounts],
+    }
+    return CountingReader(context.wrapped(), settings, ngram_counts_of(counts, settings), facts)
+
+
+def _ngram_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> CountingScorer:
+    def make(settings: NgramSettings) -> Counts:
+        return ngram_counts_of(context.ngrams(settings.order, settings.across_lines), settings)
+
+    return CountingScorer({"weight": WEIGHTS} | dict(values), NgramSettings, make)
+
+
+def _ppm_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> CountingScorer:
+    types, tried = context.wrapped().model.vocabulary_size, {"weight": WEIGHTS, "order": ORDERS, **values}
+    if values.get("escape", ["d"]) == ["d"]:
+        tried = {"discount": DISCOUNTS} | tried
+    return CountingScorer(tried, PPMSettings, lambda settings: ppm_counts(settings, types))
+
+
+NGRAM = ReaderKind(
+    "ngram",
+    "n-grams of the training text on top, with modified Kneser-Ney smoothing",
+    _build_ngram,
+    NgramSettings,
+    wraps=True,
+    identity=("order", "across_lines", "online"),
+    grid_scorer=_ngram_scorer,
+)
+PPM = ReaderKind(
+    "ppm",
+    "prediction by partial matching on top: what followed the last few tokens earlier in this text",
+    lambda context, settings: CountingReader(
+        context.wrapped(), settings, ppm_counts(settings, context.wrapped().model.vocabulary_size)
+    ),
+    PPMSettings,
+    wraps=True,
+    grid_scorer=_ppm_scorer,
+    unused=lambda settings: ("discount",) if settings.escape == "c" else (),
+)

@@ -1,0 +1,245 @@
+"""A mixture of readers whose weights are learned while reading, by Bayes' rule with a fixed share (Herbster and Warmuth 1998).
+
+    P_t(w) = sum_k v_k P_k(w),    u_k ~ v_k P_k(w_t)^rate,    v_k' = (1 - share) u_k + share / K
+
+The weights v at a position follow from the words before it, so that each word is scored with weights that have not seen it.
+"""
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.readers import MixtureSettings
+from backstory.config.strict import conforming
+from backstory.models import Interpolation, Prediction
+from backstory.readers.base import Block, Reader
+from backstory.readers.kind import ReaderKind
+
+SHARES = (1e-5, 1e-4, 5e-4, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
+"""Shares and rates that are tried."""
+
+
+@dataclass(frozen=True)
+class WeightedMixture(Prediction):
+    """sum_k v_k p_k of K predictions."""
+
+    experts: tuple[Prediction, ...]
+    log_weights: Tensor
+    """(B, T, K): log v, normalised; minus infinity turns one off exactly."""
+    inner: Prediction
+    """What the first reader itself predicts."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return torch.logsumexp(self.log_weights + torch.stack([e.log_prob(targets) for e in self.experts], 2), 2)
+
+    def log_probs(self) -> Tensor:
+        total = self.log_weights[..., 0, None] + self.experts[0].log_probs()
+        for k, expert in enumerate(self.experts[1:], 1):
+            total = torch.logaddexp(total, self.log_weights[..., k, None] + expert.log_probs())
+        return total
+
+    def select(self, rows: Tensor, times: Tensor) -> "WeightedMixture":
+        experts = tuple(expert.select(rows, times) for expert in self.experts)
+        weights, inner = self.log_weights[rows, times].unsqueeze(1), self.inner.select(rows, times)
+        return WeightedMixture(self._selected(rows, times), experts, weights, inner)
+
+    def parts(self) -> dict[str, Any]:
+        """Return the first reader's prediction, `p`, the `experts`, and their `log_weights`."""
+        return {"p": self.inner, "experts": self.experts, "log_weights": self.log_weights}
+
+
+class MixtureReader(Reader):
+    """Readers of one model or vocabulary, weighed by how well each has predicted so far.
+
+    A reader that interpolates, as a cache does, counts as two: the reader inside it, and its own prediction.
+    """
+
+    inner: Reader
+    adapts = True
+
+    @checked()
+    def __init__(self, inner: Reader, settings: MixtureSettings, *others: Reader) -> None:
+        """Blend what `inner` is made of with `others`, if any, whose vocabulary is the same.
+
+        Raises UserError for settings out of range, and where there is nothing to blend.
+        """
+        self.readers = (inner, *others)
+        self.inner, self.settings = inner, conforming(settings, "the mixture")
+        self.names = [name for reader in self.readers for name in _names(reader)]
+        if len(self.names) < 2:
+            raise UserError("the reader mixture has nothing to blend; put readers before it: cache+ngram+mixture")
+        if len({reader.model.vocabulary_size for reader in self.readers}) > 1:
+            raise UserError("readers of different vocabularies cannot be blended")
+        self.name = "+".join([reader.name for reader in self.readers] + ["mixture"])
+        self.model, self.precision = inner.model, inner.precision
+        self.block = min(reader.block for reader in self.readers)
+        able = [reader.capabilities for reader in self.readers]
+        self.capabilities = replace(
+            able[0],
+            block_invariant=all(one.block_invariant for one in able),
+            adapts_weights=any(one.adapts_weights for one in able),
+            independent_rows=all(one.independent_rows for one in able),
+        )
+        self._weights = np.empty((0, len(self.names)))
+        self._pending: _Pending | None = None
+
+    def start(self, batch_size: int) -> None:
+        for reader in self.readers:
+            reader.start(batch_size)
+        self._weights = np.full((batch_size, len(self.names)), 1 / len(self.names))
+        self._pending = None
+
+    def predict(self, tokens: Tensor) -> WeightedMixture:
+        predictions = [reader.predict(tokens) for reader in self.readers]
+        experts, on = experts_of(self.readers, predictions, tokens)
+        # The targets that are known already; the last position's is not, and nothing depends on it here.
+        following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
+        scores = self.scores_of(experts, following)
+        weights, _ = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
+        self._pending = _Pending(following, experts, on, scores)
+        log_weights = torch.from_numpy(_log(weights).astype(np.float32)).to(tokens.device)
+        return WeightedMixture(predictions[0].activations, experts, log_weights, predictions[0])
+
+    def observe(self, targets: Tensor) -> None:
+        if self._pending is not None:
+            following, experts, on, scores = vars(self._pending).values()
+            if torch.equal(following[:, :-1], targets[:, :-1]):
+                rows = torch.arange(len(targets), device=targets.device)
+                last = tuple(expert.select(rows, torch.full_like(rows, targets.shape[1] - 1)) for expert in experts)
+                scores = np.concatenate([scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
+            else:
+                scores = self.scores_of(experts, targets)
+            self._weights = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)[1]
+            self._pending = None
+        for reader in self.readers:
+            reader.observe(targets)
+
+    def scores_of(self, experts: Sequence[Prediction], targets: Tensor) -> np.ndarray:
+        """Return the log-probabilities of targets (B, T) under each expert, (B, T, K) float64."""
+        with torch.no_grad(), self.precision.context(targets.device):
+            return torch.stack([expert.log_prob(targets) for expert in experts], 2).double().cpu().numpy()
+
+    def snapshot(self) -> Any:
+        return [reader.snapshot() for reader in self.readers], torch.from_numpy(self._weights.copy())
+
+    def restore(self, snapshot: Any) -> None:
+        for reader, of_reader in zip(self.readers, snapshot[0], strict=True):
+            reader.restore(of_reader)
+        self._weights, self._pending = snapshot[1].cpu().numpy().copy(), None
+
+    def fork(self) -> Self:
+        other = copy.copy(self)
+        other.readers, other._pending = tuple(reader.fork() for reader in self.readers), None
+        other.inner = other.readers[0]
+        return other
+
+    def facts(self) -> dict[str, Any]:
+        """Return the weights at the end of what was read, the mean of the rows."""
+        weights = self._weights.mean(0).tolist() if len(self._weights) else [1 / len(self.names)] * len(self.names)
+        return {"experts": self.names, "weights": [round(weight, 6) for weight in weights]}
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A block that was predicted and not yet observed."""
+
+    following: Tensor
+    experts: tuple[Prediction, ...]
+    on: np.ndarray
+    scores: np.ndarray
+
+
+def _names(reader: Reader) -> list[str]:
+    """Return the names of the experts that a reader is made of, the innermost first."""
+    if not reader.interpolates or reader.inner is None:
+        return [reader.name]
+    return [*_names(reader.inner), reader.name.rpartition("+")[2]]
+
+
+def experts_of(
+    readers: Sequence[Reader], predictions: Sequence[Prediction], tokens: Tensor
+) -> tuple[tuple[Prediction, ...], np.ndarray]:
+    """Return the predictions that readers are made of, and whether each takes part at a position, (B, T, K) bool."""
+    experts: list[Prediction] = []
+    on: list[Tensor] = []
+    for reader, prediction in zip(readers, predictions, strict=True):
+        own, parts, reached = [], [], torch.ones_like(tokens, dtype=torch.bool)
+        while reader.interpolates and reader.inner is not None:
+            assert isinstance(prediction, Interpolation), f"the reader {reader.name} says that it interpolates"
+            log_q, log_p = prediction.log_gates()
+            own.append(prediction.q)
+            parts.append(reached & (log_q > -torch.inf))
+            reached = reached & (log_p > -torch.inf)
+            reader, prediction = reader.inner, prediction.p
+        experts += [prediction, *reversed(own)]
+        on += [reached, *reversed(parts)]
+    return tuple(experts), torch.stack(on, 2).cpu().numpy()
+
+
+def weights_along(
+    scores: np.ndarray, on: np.ndarray, weights: np.ndarray, share: Any, rate: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights v at each position (R, T, K), which sum to one, and those after the last (R, K).
+
+    Log-probabilities of the targets (R, T, K); `on` (R, T, K): one that takes no part keeps its weight for later. Weights
+    before the first position (R, K); share and rate may be (R, 1).
+    """
+    along, experts = np.empty(scores.shape), weights.shape[1]
+    for t in range(scores.shape[1]):
+        active = weights * on[:, t]
+        total = active.sum(1, keepdims=True)
+        along[:, t] = active / total
+        fit = np.where(on[:, t], rate * scores[:, t], -np.inf)
+        likelier = active * np.exp(fit - fit.max(1, keepdims=True))
+        learned = np.where(on[:, t], likelier * (total / likelier.sum(1, keepdims=True)), weights)
+        weights = (1 - share) * learned + share / experts
+    return along, weights
+
+
+def _log(weights: np.ndarray) -> np.ndarray:
+    return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
+
+
+class MixtureScorer:
+    """Scores every share and rate from one reading with the reader inside."""
+
+    def __init__(self, inner: Reader, values: Mapping[str, Sequence[Any]], tokens: int) -> None:
+        """Raises UserError for settings out of range, and where there is nothing to blend."""
+        values = {"share": SHARES, "rate": RATES} | dict(values)
+        tried = itertools.product(values["share"], values["rate"])
+        self.points = [conforming(MixtureSettings(*point), "the grid") for point in tried]
+        self.reader, self.tokens = MixtureReader(inner, self.points[0]), tokens
+        self._share = np.array([[point.share] for point in self.points])
+        self._rate = np.array([[point.rate] for point in self.points])
+        self._weights = np.full((len(self.points), len(self.reader.names)), 1 / len(self.reader.names))
+        self._nats = np.zeros(len(self.points))
+
+    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        experts, on = experts_of(self.reader.readers, [prediction], block.tokens)
+        scores = self.reader.scores_of(experts, block.targets)
+        shape = (len(self.points), *scores.shape[1:])
+        scores, on = np.broadcast_to(scores, shape), np.broadcast_to(on, shape)
+        along, self._weights = weights_along(scores, on, self._weights, self._share, self._rate)
+        self._nats -= np.logaddexp.reduce(_log(along) + scores, 2).sum(1)
+
+    def scores(self) -> list[tuple[MixtureSettings, float]]:
+        return list(zip(self.points, (self._nats / self.tokens).tolist(), strict=True))
+
+
+KIND = ReaderKind(
+    "mixture",
+    "the readers inside it (cache+ngram+mixture) with weights that are learned while reading, in place of fixed ones",
+    lambda context, settings: MixtureReader(context.wrapped(), settings),
+    MixtureSettings,
+    wraps=True,
+    grid_scorer=lambda context, values, tokens: MixtureScorer(context.wrapped(), values, tokens),
+)
