@@ -56,6 +56,11 @@ class GramTable:
         index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[index] == keys, index, NOTHING)
 
+    def find_one(self, key: int) -> int:
+        """Return the id of one n-gram, NOTHING if it is not there: `find` without its overhead."""
+        index = int(self.keys.searchsorted(key))
+        return index if index < len(self.keys) and self.keys[index] == key else NOTHING
+
     def shares(self, contexts: np.ndarray, grams: np.ndarray) -> np.ndarray:
         """Return the first term of the equation for n-grams by id (N,), in contexts (N,); 0 for NOTHING."""
         counts = np.where(grams == NOTHING, 0, self.counts[grams])
@@ -136,7 +141,7 @@ class NgramCounts:
             return [], []
         gram = context[0]
         for table, word in zip(self.tables, context[1:], strict=False):
-            gram = int(table.find(np.array(gram * self.types + word)))
+            gram = table.find_one(gram * self.types + word)
             if gram == NOTHING:
                 return [], []
         table = self.tables[len(context) - 1]

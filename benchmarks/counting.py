@@ -1,0 +1,187 @@
+"""What counting gives: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
+
+    python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts ngrams ppm stacks] --out results/benchmark-counting.json
+
+`ngrams` counts Penn Treebank and reads its validation and test splits, alone and with a unigram cache tuned on validation.
+`ppm` reads the first bytes of a file beside gzip, bzip2 and xz. `stacks` tunes readers on the beginning of the validation split
+of copies of trained runs, and evaluates them on both splits. Parts that are not named are kept from the file.
+"""
+
+import argparse
+import bz2
+import gzip
+import json
+import lzma
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from figures import write
+
+import backstory as bs
+from backstory.config import TextConfig
+from backstory.config.readers import NgramSettings, PPMSettings
+from backstory.data import prepare
+from backstory.readers.counting import Counts, ngram_counts_of, ppm_counts
+from backstory.readers.ngram_counts import NgramCounts, count_ngrams
+from backstory.readers.registry import parse_stack
+from backstory.tuning.preparation import tune_reader
+
+BLOCK = 256
+WINDOWS, SHARES = (500, 2000, 5000, 20_000), (0.02, 0.05, 0.1, 0.15, 0.2)
+BYTES = 500_000
+PPMS = [
+    *(PPMSettings(order, "d", 0.5) for order in (2, 3, 4, 5, 6)),
+    *(PPMSettings(order, "d", 0.5, exclusion=True) for order in (3, 4, 5)),
+    *(PPMSettings(4, "c", exclusion=exclusion) for exclusion in (False, True)),
+    PPMSettings(5, "d", 0.8),
+]
+STACKS = (
+    "ngram",
+    "ngram:online=true",
+    "cache",
+    "ppm",
+    "cache+ngram",
+    "cache+ngram+ppm",
+    "cache+ngram+mixture",
+    "cache+ngram+ppm+mixture",
+)
+"""Each is tuned layer by layer; the layers inside it were tuned before."""
+
+
+def scores(counts: Counts, ids: np.ndarray, start: int) -> np.ndarray:
+    """Return the log-probability of every token (N,) of a text."""
+    inputs, found = np.concatenate([[start], ids[:-1]]).astype(np.int64), []
+    counts.start(1)
+    for begin in range(0, len(ids), BLOCK):
+        targets = torch.from_numpy(ids[begin : begin + BLOCK].astype(np.int64))[None]
+        found.append(counts.predict(torch.from_numpy(inputs[begin : begin + BLOCK])[None]).log_prob(targets)[0])
+        counts.observe(targets)
+    return torch.cat(found).double().numpy()
+
+
+def unigram_cache(ids: np.ndarray, window: int) -> np.ndarray:
+    """Return the share (N,) of every token among the `window` before it."""
+    recent, p = np.zeros(int(ids.max()) + 1), np.zeros(len(ids))
+    for t, word in enumerate(ids):
+        p[t] = recent[word] / max(1, min(t, window))
+        recent[word] += 1
+        if t >= window:
+            recent[ids[t - window]] -= 1
+    return p
+
+
+def perplexity(log_prob: np.ndarray) -> float:
+    return math.exp(-log_prob.mean())
+
+
+def size_of(counts: NgramCounts) -> int:
+    arrays = [counts.unigrams, counts.base]
+    arrays += [a for table in counts.tables for a in (table.keys, table.counts, table.first, table.total, table.left)]
+    return sum(array.nbytes for array in arrays)
+
+
+def ngrams(data: Path) -> dict[str, Any]:
+    """Penn Treebank, by the length of n-grams."""
+    dataset = prepare(TextConfig(corpus="ptb"), data)
+    splits = {name: split.ids for name, split in dataset.splits.items()}
+    types, start, rows = len(dataset.vocabulary), dataset.vocabulary.start, []
+    for order, across, online in [*((n, True, False) for n in (1, 2, 3, 4, 5, 6)), (5, False, False), (5, True, True)]:
+        began = time.perf_counter()
+        counts = count_ngrams(splits["train"], types, start, order, across)
+        row: dict[str, Any] = {"order": order, "across_lines": across, "online": online}
+        row |= {"counting_seconds": round(time.perf_counter() - began, 2), "bytes": size_of(counts)}
+        row["ngrams"] = sum(len(table.keys) for table in counts.tables) + int((counts.unigrams > 0).sum())
+        of_split = {}
+        for name in ("valid", "test"):
+            began = time.perf_counter()
+            setting = NgramSettings(order=order, across_lines=across, online=online)
+            of_split[name] = scores(ngram_counts_of(counts, setting), splits[name], start)
+            row[name], row[f"{name}_seconds"] = perplexity(of_split[name]), round(time.perf_counter() - began, 2)
+        if order == 5:
+            row["cache"] = with_cache(of_split, splits)
+        rows.append(row)
+        print(row, flush=True)
+    return {"corpus": "ptb", "types": types, "tokens": len(splits["train"]), "rows": rows}
+
+
+def with_cache(scores_of: dict[str, np.ndarray], splits: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Tune a unigram cache over n-grams on validation, and read the test split with it."""
+
+    def mixed(split: str, window: int, share: float) -> float:
+        p, cached = np.exp(scores_of[split]), unigram_cache(splits[split], window)
+        first = np.arange(len(p)) == 0
+        return perplexity(np.log(np.where(first, p, (1 - share) * p + share * cached)))
+
+    window, share = min(((w, s) for w in WINDOWS for s in SHARES), key=lambda point: mixed("valid", *point))
+    return {"window": window, "share": share} | {name: mixed(name, window, share) for name in ("valid", "test")}
+
+
+def ppm(data: Path) -> dict[str, Any]:
+    """Bits per byte of the beginning of enwik8, beside compressors of the same bytes."""
+    text = next(data.glob("enwik8*/enwik8*")).read_bytes()[:BYTES]
+    packed = {
+        "gzip": len(gzip.compress(text, 9)),
+        "bzip2": len(bz2.compress(text, 9)),
+        "xz": len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)),
+    }
+    rows = []
+    ids = np.frombuffer(text, np.uint8)
+    for setting in PPMS:
+        began = time.process_time()
+        bits = -scores(ppm_counts(setting, 256), ids, 10).mean() / math.log(2)
+        row = {**vars(setting), "bits_per_byte": bits, "seconds": round(time.process_time() - began, 1)}
+        del row["weight"]
+        rows.append(row)
+        print(row, flush=True)
+    return {
+        "bytes": len(text),
+        "compressors": {name: 8 * size / len(text) for name, size in packed.items()},
+        "rows": rows,
+    }
+
+
+def stacks(runs: Sequence[Path], names: Sequence[str]) -> dict[str, Any]:
+    """Perplexities of readers around trained runs; every layer is tuned on validation, in a copy of the run."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for run in runs:
+            place = Path(shutil.copytree(run, Path(folder) / run.name))
+            for name in ("static", *names):
+                if name != "static":
+                    tune_reader(place, parse_stack(name), "valid", 20_000)
+                row: dict[str, Any] = {"run": run.name, "reader": name}
+                for split in ("valid", "test"):
+                    figures = bs.evaluate(place, split=split, reader=name).figures
+                    row[split], row[f"{split}_audit"] = figures.perplexity, figures.audit.passed
+                row["readers"] = list(figures.readers)
+                rows.append(row)
+                print({key: value for key, value in row.items() if key != "readers"}, flush=True)
+    return {"rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, nargs="*", default=[])
+    parser.add_argument("--readers", nargs="+", default=list(STACKS))
+    parser.add_argument("--parts", nargs="+", choices=["ngrams", "ppm", "stacks"], default=["ngrams", "ppm", "stacks"])
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    known = json.loads(args.out.read_text()) if args.out.is_file() else {}
+    figures = {name: known[name] for name in ("ngrams", "ppm", "stacks") if name in known}
+    parts = {"ngrams": lambda: ngrams(args.data), "ppm": lambda: ppm(args.data)}
+    parts["stacks"] = lambda: stacks(args.runs, args.readers)
+    for name in args.parts:
+        figures[name] = parts[name]()
+        write(args.out, "counting", **figures)
+
+
+if __name__ == "__main__":
+    main()
