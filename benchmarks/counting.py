@@ -135,7 +135,7 @@ def ppm(data: Path) -> dict[str, Any]:
     ids = np.frombuffer(text, np.uint8)
     for setting in PPMS:
         began = time.process_time()
-        bits = -scores(ppm_counts(setting, 256), ids, 10).mean() / math.log(2)
+        bits = -float(scores(ppm_counts(setting, 256), ids, 10).mean()) / math.log(2)
         row = {**vars(setting), "bits_per_byte": bits, "seconds": round(time.process_time() - began, 1)}
         del row["weight"]
         rows.append(row)

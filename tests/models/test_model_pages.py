@@ -33,7 +33,7 @@ def settings(config: type) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("page", [*PAGES, "cache.md", "dynamical.md"])
+@pytest.mark.parametrize("page", [*PAGES, "cache.md", "counting.md", "dynamical.md"])
 def test_a_table_of_equations_names_functions_that_exist(page: str) -> None:
     text = (DOCS / page).read_text("utf-8")
     table = re.search(r"^\| equation.*\| file: function \|\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
