@@ -159,8 +159,9 @@ def stacks(runs: Sequence[Path], names: Sequence[str]) -> dict[str, Any]:
                 row: dict[str, Any] = {"run": run.name, "reader": name}
                 for split in ("valid", "test"):
                     figures = bs.evaluate(place, split=split, reader=name).figures
-                    row[split], row[f"{split}_audit"] = figures.perplexity, figures.audit.passed
-                row["readers"] = list(figures.readers)
+                    row[split] = figures.perplexity
+                    row[f"{split}_audit"] = figures.audit is not None and figures.audit.passed
+                    row["readers"] = list(figures.readers or ())
                 rows.append(row)
                 print({key: value for key, value in row.items() if key != "readers"}, flush=True)
     return {"rows": rows}

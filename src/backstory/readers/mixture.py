@@ -88,6 +88,7 @@ class MixtureReader(Reader):
             block_invariant=all(one.block_invariant for one in able),
             adapts_weights=any(one.adapts_weights for one in able),
             independent_rows=all(one.independent_rows for one in able),
+            collects_blocks=all(one.collects_blocks or one.block_invariant for one in able),
         )
         self._weights = np.empty((0, len(self.names)))
         self._pending: _Pending | None = None
