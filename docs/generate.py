@@ -721,6 +721,24 @@ def with_fields(text: str) -> str:
     return re.sub(r"(<!-- fields: ([\w. ]+) -->)\n.*?<!-- end -->", filled_in, text, flags=re.DOTALL)
 
 
+def counted(part: str) -> Any:
+    """A part of the benchmark of counting."""
+    return json.loads((RESULTS / "benchmark-counting.json").read_text(encoding="utf-8"))[part]
+
+
+def counted_ngrams() -> Table:
+    """Perplexity of n-grams of Penn Treebank alone, by their length."""
+    rows = []
+    for row in counted("ngrams")["rows"]:
+        name = f"{row['order']}" + ("" if row["across_lines"] else ", lines apart") + (", online" * row["online"])
+        cached = [f"{row['cache'][split]:.2f}" if "cache" in row else MISSING for split in ("valid", "test")]
+        scores = [f"{row[split]:.2f}" for split in ("valid", "test")]
+        cost = f"{row['counting_seconds']:.1f} s", f"{row['bytes'] / 2**20:,.0f} MiB"
+        rows.append((name, f"{row['ngrams']:,}", *scores, *cached, *cost))
+    heads = "n", "n-grams", "validation", "test", "validation, with a cache", "test, with a cache", "counting", "memory"
+    return headed(heads, rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "README.md": {"memories-gain": gains},
     "docs/results/README.md": {
@@ -747,6 +765,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "harmed": harmed,
     },
     "docs/results.md": {},
+    "docs/counting.md": {"ngrams": counted_ngrams},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
     "docs/honest-figures.md": {"cheats": caught_cheats, "honest": refused_readers, "audit-cost": audit_cost},
