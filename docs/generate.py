@@ -589,9 +589,9 @@ def split_overlaps() -> Table:
     return headed(("corpus", "validation in training", "test in training", "test in validation"), rows)
 
 
-def zoo(part: str) -> dict[str, dict[str, Any]]:
-    """A part of what the audit was measured on."""
-    return json.loads((RESULTS / "audit-zoo.json").read_text(encoding="utf-8"))[part]
+def zoo(part: str, name: str = "audit-zoo") -> dict[str, dict[str, Any]]:
+    """A part of what the audit, or the referee, was measured on."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))[part]
 
 
 def caught_cheats() -> Table:
@@ -605,10 +605,24 @@ def caught_cheats() -> Table:
     )
 
 
-def refused_readers() -> Table:
-    """How often the audit refused each honest reader, over seeds."""
-    rows = tuple((name, f"{row['refused']} of {row['seeds']}") for name, row in zoo("honest").items())
-    return headed(("honest reader", "refused"), rows)
+def refused(subject: str, name: str) -> Table:
+    """How often the audit or the referee refused each honest subject, over seeds."""
+    rows = tuple((one, f"{row['refused']} of {row['seeds']}") for one, row in zoo("honest", name).items())
+    return headed((f"honest {subject}", "refused"), rows)
+
+
+def refereed_cheats() -> Table:
+    """How often the referee caught each cheat, by the condition that it breaks, and how often it should."""
+    rows = tuple(
+        (
+            row["how"],
+            row["condition"].replace("_", " "),
+            f"{100 * row['expected']:.0f}%",
+            f"{row['caught']} of {row['seeds']}",
+        )
+        for row in zoo("cheats", "referee-zoo").values()
+    )
+    return headed(("cheat", "condition", "expected", "caught"), rows, texts=2)
 
 
 def audit_cost() -> Table:
@@ -768,7 +782,15 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/counting.md": {"ngrams": counted_ngrams},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
-    "docs/honest-figures.md": {"cheats": caught_cheats, "honest": refused_readers, "audit-cost": audit_cost},
+    "docs/honest-figures.md": {
+        "cheats": caught_cheats,
+        "honest": partial(refused, "reader", "audit-zoo"),
+        "audit-cost": audit_cost,
+    },
+    "docs/referee.md": {
+        "referee-cheats": refereed_cheats,
+        "referee-honest": partial(refused, "predictor", "referee-zoo"),
+    },
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
         "span-buffer-search": buffer_search,

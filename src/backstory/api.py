@@ -34,7 +34,7 @@ from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generation, refereeing
 from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.proving import verify
-from backstory.evaluation.refereeing import RefereedText
+from backstory.evaluation.refereed_text import RefereedText
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
@@ -305,7 +305,7 @@ def referee(
 
     Args:
         predictor: A class or function that makes a predictor, an object with `predict(tokens)` and `observe(targets)` that
-            has read nothing and can be copied, or a reader of ours.
+            has read nothing and can be copied, or a reader or a model of ours.
         text: The path of a file, the text itself or a file that is open for bytes, read as bytes; or token ids (N,).
         process: In place of a predictor the command line of a process that speaks the protocol.
         vocabulary: The vocabulary whose tokens a text is read as, in place of bytes.
@@ -332,6 +332,8 @@ def referee(
     if (predictor is None) == (process is None):
         raise UserError("give a predictor, or the command line of a process; one of them")
     opened = _refereed_text(text, vocabulary, types, start)
+    if isinstance(predictor, LanguageModel):
+        predictor = StaticReader(predictor)
     return refereeing.referee(predictor, opened, requested, process=process, name=name, progress=progress)
 
 

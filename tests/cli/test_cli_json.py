@@ -21,6 +21,16 @@ WITHOUT = {"demo", "completion", "decompress"}
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SPACE = "settings: {training.learning_rate: {range: [0.1, 1.0], log: true}}\n"
 
+BYTES = """
+import numpy as np
+
+class Bytes:
+    def predict(self, tokens):
+        return np.full((len(tokens), 256), -np.log(256))
+
+    def observe(self, targets): ...
+"""
+
 Holds = Callable[[Any], bool]
 CASES: dict[str, tuple[str, Holds]] = {
     "train": (f"train demo --corpus good.txt --out new {' '.join(SMALL)}", lambda j: j["figures"]["epochs"] == 1),
@@ -51,6 +61,7 @@ CASES: dict[str, tuple[str, Holds]] = {
         lambda j: j["reader"] == "learned:network=three-level",
     ),
     "reader audit": ("reader audit run --reader cache", lambda j: j["passed"] and j["reader"] == "cache"),
+    "referee": ("referee bytes.py:Bytes --text good.txt", lambda j: j["figures"]["audit"]["passed"]),
     "data show": ("data show good.txt", lambda j: j["splits"]["train"]["tokens"] > 500),
     "data show of a task": (
         "data show copy --algorithm.documents 20",
@@ -91,6 +102,8 @@ def prepare(name: str, command: Command, run: Path) -> None:
             shutil.copytree(run, Path("many", copy))
     if name == "verify":
         assert command("evaluate", run, "--proof", "proof.bks").code == 0
+    if name == "referee":
+        Path("bytes.py").write_text(BYTES, encoding="utf-8")
     if name == "reader train":
         assert command("reader", "statistics", run, "--batch-size", "4").code == 0
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the files of the page, a cheat and a text."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "bigrams", raising=False)
+    monkeypatch.delitem(sys.modules, "bigrams", raising=False)
     for name, code in EXAMPLES.items():
         Path(name).write_text(code)
     Path("peeks.py").write_text(PEEKS)
@@ -76,9 +78,11 @@ def test_a_text_may_come_from_standard_input(command: Command, monkeypatch: pyte
 
 
 @pytest.mark.full
-def test_a_process_is_refereed(command: Command) -> None:
-    done = command("referee", "--process", "python bigram_process.py", "--text", "my.txt")
-    assert done.code == 0 and "every token was decoded" in done.out
+def test_the_commands_of_the_page_give_one_verdict(command: Command) -> None:
+    (block,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    lines = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    called, spoken = (command(*line, "--block", "1") for line in lines)
+    assert called.code == spoken.code == 0 and called.out.splitlines()[1] == spoken.out.splitlines()[1]
 
 
 @pytest.mark.parametrize(

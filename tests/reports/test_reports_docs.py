@@ -17,8 +17,8 @@ from backstory.results.result_file import ResultRecord
 from backstory.results.validation import holds_other_keys, key_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
-ELSEWHERE = ("explanation", "sample")
-"""What docs/reports.md describes."""
+ELSEWHERE = ("explanation", "sample", "referee")
+"""What docs/reports.md and docs/referee.md describe."""
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 
 

@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     args.claims()
     name = args.predictor or args.process or ""
     announce(f"refereeing {one_line(name)} on {args.text}")
-    from backstory.evaluation.refereeing import RefereedText, referee
+    from backstory.evaluation.refereed_text import RefereedText
+    from backstory.evaluation.refereeing import referee
 
     typed = str(args.text) == "-"
     text = RefereedText.of_file(typed_text(), "standard input") if typed else RefereedText.of_path(args.text)

@@ -6,16 +6,13 @@ reading, and replays the text up to a random place.
 """
 
 import dataclasses
-import hashlib
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +22,13 @@ from backstory.config.errors import UserError
 from backstory.config.progress_bar import ProgressCallback
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.scores import bits, perplexity
-from backstory.data import Vocabulary, encode_bytes, lossless
 from backstory.evaluation import audit as audits
 from backstory.evaluation.audit import AuditReport, Gain
 from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart
 from backstory.evaluation.evaluation import check_batch
 from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.evaluation.predictors import Instance, factory_of
+from backstory.evaluation.refereed_text import RefereedText
 from backstory.readers.base import BLOCK, Block, block_count, blocks, places_of
 from backstory.results.referee_record import MISSED_SHARE, RefereeFigures, ViolationRecord
 from backstory.results.result_file import Result, write_result
@@ -40,51 +37,6 @@ from backstory.storage.provenance import check_place, provenance
 
 CLAIM_TOLERANCE = 5e-4
 """Relative difference that a claimed score may have; counts must be equal."""
-BYTES, LINE_END = 256, 10
-"""Types of a text that is read as bytes, and the byte that stands before the first one."""
-
-
-@dataclass(frozen=True)
-class RefereedText:
-    """Tokens to predict, counted by us."""
-
-    name: str
-    ids: np.ndarray
-    """(N,)"""
-    start: int
-    """Input before the first token."""
-    types: int | None = None
-    """Types of the vocabulary; None if the predictor's first table says it."""
-    unit: str = "token"
-    bytes: int | None = None
-    """Bytes of the text; None where its tokens do not hold all of it."""
-
-    @staticmethod
-    def of_path(path: Path, vocabulary: Vocabulary | None = None) -> "RefereedText":
-        """Return the text of a file, as `of_file` does. Raises UserError for a file that cannot be read."""
-        try:
-            with path.open("rb") as file:
-                return RefereedText.of_file(file, path.name, vocabulary)
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; give the path of a text") from None
-
-    @staticmethod
-    def of_file(file: BinaryIO, name: str, vocabulary: Vocabulary | None = None) -> "RefereedText":
-        """Return the bytes of an open file as tokens, or its tokens in a vocabulary. Raises UserError for an empty text."""
-        content = file.read()
-        if not content:
-            raise UserError(f"{name} is empty; give a text with at least one byte")
-        if vocabulary is None:
-            ids = np.frombuffer(content, np.uint8).astype(np.int64)
-            return RefereedText(name, ids, LINE_END, BYTES, "byte", len(content))
-        split, _ = encode_bytes(vocabulary, [content], "text", name)
-        size = split.bytes if lossless(vocabulary, split) else None
-        return RefereedText(name, split.ids, vocabulary.start, len(vocabulary), vocabulary.tokenizer.unit, size)
-
-    def description(self) -> dict[str, Any]:
-        """Return what a result's provenance says of it."""
-        sha256 = hashlib.sha256(self.ids.astype(np.int64).tobytes()).hexdigest()
-        return {"name": self.name, "fingerprint": sha256, "types": self.types, "provenance": "a text of one's own"}
 
 
 def referee(
@@ -102,6 +54,10 @@ def referee(
     """
     claims, rows, types = options.claims(), options.batch_size, text.types
     check_batch(rows, len(text.ids))
+    if text.bytes is None and (claimed := [name for name in claims if "byte" in name]):
+        raise UserError(
+            f"the referee cannot count the bytes of {text.name}; leave the claim {claimed[0]} out, or give a text"
+        )
     if options.out is not None:
         check_place(options.out, RefereeFigures.kind)
     if process is not None:
@@ -121,6 +77,20 @@ def referee(
     origin["seconds"] = round(time.perf_counter() - began, 1)
     called = name or process or getattr(predictor, "__name__", type(predictor).__name__)
     return write_result(options.out, called[:LONGEST_NAME], figures, origin)
+
+
+class _Decoded(NamedTuple):
+    """What an instance gave that was shown a block up to some column alone."""
+
+    scores: Tensor
+    """(B, columns): log-probabilities of the targets up to there."""
+    last: Tensor
+    """(B, V): the distribution at the column."""
+
+
+def _scores(table: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probabilities (B, T) of targets (B, T) in a table (B, T, V)."""
+    return table.gather(2, targets[..., None])[..., 0]
 
 
 class _Refereeing:
@@ -158,13 +128,13 @@ class _Refereeing:
             begin, steps = block.index * self._block, block.tokens.shape[1]
             columns = cuts[(cuts >= begin) & (cuts < begin + steps)] - begin
             # The second instance comes first: no instance has been shown the block, so that none can know its later tokens.
-            decoded = [self._shadow.predict(block.tokens[:, : column + 1]) for column in columns.tolist()]
+            decoded = [self._decode(block, column) for column in columns.tolist()]
             altered, cut = self._altered(block, columns)
             table = self._main.predict(block.tokens)
             self._score(block, table)
             self._main.observe(block.targets)
             self._check_unchanged(block, table)
-            again = decoded[-1] if steps == 1 and decoded else self._shadow.predict(block.tokens)
+            again = decoded[-1].last[:, None] if steps == 1 and decoded else self._shadow.predict(block.tokens)
             self._check_repeated(block, table, again)
             self._check_decoded(block, table, again, columns, decoded)
             self._check_altered(block, again, altered, cut)
@@ -197,7 +167,7 @@ class _Refereeing:
             if not kept.all():
                 changed, wrong = (torch.where(kept[:, None], ids, self._other(ids)) for ids in block[:2])
                 block = block._replace(tokens=changed, targets=wrong)
-            scores = instance.predict(block.tokens).gather(2, block.targets[..., None])[..., 0]
+            scores = _scores(instance.predict(block.tokens), block.targets)
             begin, steps = block.index * self._block, block.tokens.shape[1]
             expected = self._scores[:, begin : begin + steps]
             wrong = self._differ(scores, expected) & block.scored & kept[:, None]
@@ -214,14 +184,18 @@ class _Refereeing:
 
     def _score(self, block: Block, table: Tensor) -> None:
         begin, steps = block.index * self._block, block.tokens.shape[1]
-        largest = int(block.targets[block.scored].max())
-        if largest >= table.shape[2]:
+        self._check_types(block, table)
+        self._scores[:, begin : begin + steps] = _scores(table, block.targets)
+        self._scored[:, begin : begin + steps] = block.scored
+        self._check_distributions(block, table)
+
+    @staticmethod
+    def _check_types(block: Block, table: Tensor) -> None:
+        """Raise UserError for a target that has no place in the table."""
+        if (largest := int(block.targets.max())) >= table.shape[2]:
             raise UserError(
                 f"the text holds the token {largest:,}, and predict gives {table.shape[2]:,} types; give every type"
             )
-        self._scores[:, begin : begin + steps] = table.gather(2, block.targets[..., None])[..., 0]
-        self._scored[:, begin : begin + steps] = block.scored
-        self._check_distributions(block, table)
 
     # --- checks of a block ---
 
@@ -252,8 +226,7 @@ class _Refereeing:
         now = self._main.reread()
         if torch.equal(now, table):
             return
-        targets = block.targets[..., None]
-        before, after = (t.gather(2, targets)[..., 0][block.scored] for t in (table, now))
+        before, after = (_scores(t, block.targets)[block.scored] for t in (table, now))
         gain = apart(after, before).mean().item()
         if gain > self._tolerance.mean:
             evidence = f"the scores of the block improve by {gain:.4g} nats a token when its targets are observed"
@@ -261,29 +234,33 @@ class _Refereeing:
 
     def _check_repeated(self, block: Block, table: Tensor, again: Tensor) -> None:
         """Check that the second instance, fed the same tokens, predicts the same at every token of the block."""
-        ours, theirs = (t.gather(2, block.targets[..., None])[..., 0] for t in (table, again))
+        ours, theirs = (_scores(t, block.targets) for t in (table, again))
         wrong = (self._differ(ours, theirs) | self._far(table, again)) & block.scored
         why = "a second instance, fed the same tokens, predicts otherwise"
         self._compared("one_pass", why, block, wrong, ours, theirs)
 
+    def _decode(self, block: Block, column: int) -> "_Decoded":
+        """Let the second instance predict the block up to a column alone."""
+        table = self._shadow.predict(block.tokens[:, : column + 1])
+        self._check_types(block, table)
+        return _Decoded(_scores(table, block.targets[:, : column + 1]), table[:, -1].clone())
+
     def _check_decoded(
-        self, block: Block, table: Tensor, again: Tensor, columns: np.ndarray, decoded: Sequence[Tensor]
+        self, block: Block, table: Tensor, again: Tensor, columns: np.ndarray, decoded: "Sequence[_Decoded]"
     ) -> None:
         """Check that tokens which were decoded without those after them have the same distributions."""
         wrong = torch.zeros_like(block.scored)
-        ours, alone = (torch.zeros(wrong.shape, dtype=torch.float64) for _ in range(2))
+        ours, reported = (_scores(t, block.targets) for t in (again, table))
+        alone = ours.clone()
         for column, short in zip(columns.tolist(), decoded, strict=True):
-            targets = block.targets[:, : column + 1, None]
-            ours[:, : column + 1] = again[:, : column + 1].gather(2, targets)[..., 0]
-            before = short.gather(2, targets)[..., 0]
+            before = short.scores
             here = self._differ(ours[:, : column + 1], before)
-            here[:, -1] |= self._far(again[:, column], short[:, column])
+            here[:, -1] |= self._far(again[:, column], short.last)
             here &= block.scored[:, : column + 1]
             alone[:, : column + 1] = torch.where(here, before, alone[:, : column + 1])
             wrong[:, : column + 1] |= here
             scored = block.scored[:, column]
-            reported = table[:, column].gather(1, block.targets[:, column, None])[:, 0]
-            self._gain.add(apart(reported, before[:, -1])[scored].nan_to_num())
+            self._gain.add(apart(reported[:, column], before[:, -1])[scored].nan_to_num())
             self._decoded += int(scored.sum())
         why = "the prediction is another when the later tokens of the block are not shown"
         self._compared("causal", why, block, wrong, ours, alone)
@@ -305,8 +282,7 @@ class _Refereeing:
         """Check that other tokens after a cut change no prediction before it."""
         if altered is None:
             return
-        targets = block.targets[:, :cut, None]
-        ours, changed = (t[:, :cut].gather(2, targets)[..., 0] for t in (again, altered))
+        ours, changed = (_scores(t[:, :cut], block.targets[:, :cut]) for t in (again, altered))
         wrong = (self._differ(ours, changed) | self._far(again[:, :cut], altered[:, :cut])) & block.scored[:, :cut]
         why = f"the prediction is another when the tokens of the block from its token {cut} on are changed"
         self._compared("causal", why, block, wrong, ours, changed)
@@ -349,11 +325,10 @@ class _Refereeing:
     def _check_claims(self, claims: Any, scores: dict[str, Any]) -> None:
         for name, claimed in claims.items():
             ours, words = scores[name], name.replace("_", " ")
-            if ours is None:
-                raise UserError(f"the referee has no {words} of this text to compare the claim with; leave it out")
-            limit = 0 if name in ("tokens", "bytes") else CLAIM_TOLERANCE * abs(ours)
-            if not abs(claimed - ours) <= limit:
-                evidence = f"{claimed:.10g} {words} were claimed, and the referee finds {ours:.10g}"
+            limit = 0 if name in ("tokens", "bytes") else CLAIM_TOLERANCE * abs(ours or 0)
+            if ours is None or not abs(claimed - ours) <= limit:
+                finds = "none" if ours is None else f"{ours:.10g}"
+                evidence = f"{claimed:.10g} {words} were claimed, and the referee finds {finds}"
                 self._fail("as_reported", evidence, None, None, claimed, ours)
 
     def _compared(self, condition: str, why: str, block: Block, wrong: Tensor, found: Tensor, expected: Tensor) -> None:
