@@ -1,6 +1,6 @@
 """How often the referee catches each cheat of the tests, and how often it refuses an honest predictor.
 
-    python benchmarks/referee.py [--seeds 100] [--processes 2] [--out results/referee-zoo.json]
+    python benchmarks/referee.py [--seeds 100] [--processes 2] [--only NAME ...] [--out results/referee-zoo.json]
 
 Each predictor reads 4,096 tokens of 12 types in blocks of 256, of which 300 are decoded. Cheats that some audits miss are
 tried with as many seeds as are given, all others with a fifth of these.
@@ -77,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", nargs="+", help="the predictors to try again; the others' rows stay as they are")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "referee-zoo.json")
     given = parser.parse_args()
     some = max(1, given.seeds // 5)
@@ -86,6 +87,9 @@ def main() -> None:
     ]
     tasks += [("honest", name, some) for name in HONEST]
     result: dict[str, Any] = {kind: {} for kind, _, _ in tasks}
+    if given.only:
+        result = json.loads(given.out.read_text(encoding="utf-8"))
+        tasks = [task for task in tasks if task[1] in given.only]
     with get_context("spawn").Pool(given.processes) as pool:
         for kind, name, row in pool.imap(run, tasks):
             result[kind][name] = row

@@ -50,7 +50,7 @@ def test_a_cheat_is_caught_by_its_condition(name: str) -> None:
         assert not figures.audit.passed and figures.audit.checks and not figures.audit.checks[cheat.condition]
 
 
-@pytest.mark.parametrize("name", RARE)
+@pytest.mark.parametrize("name", fast_then_full(RARE, ["ahead at 1 in 500"]))
 def test_a_rare_cheat_is_caught_if_its_tokens_are_decoded(name: str) -> None:
     options: dict[str, Any] = {"block": 32}
     for seed in range(several(1, 4)):
@@ -252,7 +252,7 @@ def test_a_token_without_a_type_is_said() -> None:
         ),
         ({"claim": {"tokens": float("nan")}}, "a claim must be a number"),
         ({"cuts": 0}, "cuts must be 1 or more"),
-        ({"batch_size": 300}, "the text has 200 tokens but --batch-size is 300"),
+        ({"batch_size": 300}, "the text has 200 tokens but batch_size is 300"),
     ],
 )
 def test_wrong_options_are_said(options: dict[str, Any], message: str) -> None:
@@ -294,7 +294,7 @@ PROBLEMS: dict[str, tuple[str, str]] = {
         "if 'predict' in request: raise ValueError('no more')\n    print('{}', flush=True)",
         r"the process ended before it answered predict \(exit code 1: ValueError: no more\); correct it",
     ),
-    "hangs": ("time.sleep(60)", "the process did not answer start in 0.3 seconds; allow more with --timeout"),
+    "hangs": ("time.sleep(60)", "the process did not answer start in 0.3 seconds; allow more with timeout"),
     "talks": (
         "print('loading the model', flush=True)",
         "the process answered start with 'loading the model', which is no JSON object; standard output is for answers",

@@ -148,7 +148,7 @@ class _Refereeing:
     def replay(self) -> None:
         """Let instances that are made after the reading replay the text up to a random block.
 
-        One replays it as it is; with several rows two more replay it with other rows changed.
+        One replays it as it is; with several rows two more replay all of it with other rows changed.
         """
         total = block_count(len(self._text.ids), self._rows, self._block)
         last = total if self._options.every_token else int(self._random.integers(1, total + 1))
@@ -157,7 +157,7 @@ class _Refereeing:
         if self._rows > 1 and "one_pass" not in self._first:
             some = torch.from_numpy(self._random.permutation(self._rows) < self._rows // 2)
             for kept in (some, ~some):
-                self._replay(last, kept)
+                self._replay(total, kept)
 
     def _replay(self, last: int, kept: Tensor) -> None:
         instance = self._instance(self._main.types)
