@@ -475,6 +475,9 @@ MISTAKES = [
     ("evaluate HF:gpt2 good.txt", r"^HF:gpt2 is a model of Hugging Face, which can only be read \(hf:...\)"),
     ("export hf:gpt2", r"^hf:gpt2 is a model of Hugging Face, which can only be read .*; name a run trained here$"),
     (f"{TRAIN} --init-from hf:gpt2", r"^hf:gpt2 is a model of Hugging Face, which can only be read"),
+    ("examine hf:gpt2 good.txt", r"^good.txt is a file, and `examine` takes runs: give it as --corpus good.txt$"),
+    ("examine run good.txt", r"^good.txt is a file, .* takes runs: a run is examined on its own corpus; remove it$"),
+    ("report hf:gpt2", r"^hf:gpt2 is a model; name the folder of its results, which --out kept$"),
     ("evaluate run --dtype float16", r"^--dtype is for models from elsewhere \(hf:...\); remove it to read run$"),
     (f"{TRAIN} --dtype float16", r"no flag --dtype \(did you mean '--precision'\?\)"),
     # Someone with the paper beside the code.

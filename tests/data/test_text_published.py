@@ -49,6 +49,12 @@ def test_a_corpus_that_is_not_there_is_not_downloaded_on_the_way(
     assert list(cache_folder.iterdir()) == []
 
 
+def test_the_folder_above_a_corpus_is_the_data_folder(tmp_path: Path) -> None:
+    folder = put(tmp_path, "ptb")
+    with pytest.raises(UserError, match=f"ptb is the folder of ptb itself; .*: --data-dir {tmp_path}$"):
+        find("ptb", folder)
+
+
 def test_the_order_of_the_data_folders(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(data_dir: Path | None = None) -> Path:
         return find("ptb", data_dir).sources["train"][0].path.parent

@@ -377,7 +377,7 @@ def test_tokens_are_shown_with_their_surprisal(read: Callable, tokenized_run: Ru
 
 def test_nothing_to_read_is_nothing_read(read: Callable, tmp_path: Path) -> None:
     code, out, err = read("", "--session", str(tmp_path / "s"))
-    assert (code, out) == (0, "0 lines, 0 words, static reader: perplexity 1.00 per word\n")
+    assert (code, out) == (0, "nothing was read: standard input held no text\n")
     assert err == "backstory: read, but nothing came, so nothing is saved\n"
     assert not (tmp_path / "s").exists()
 

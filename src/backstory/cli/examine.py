@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
-from backstory.config import UserError
+from backstory.config import UserError, pasted
 from backstory.config.options import ExamineOptions
 from backstory.config.progress_bar import progress_bar
 
@@ -37,6 +37,12 @@ def main(arguments: Sequence[str]) -> int:
 
         if absent in NAMES["experiments"]:
             raise UserError(f"there is no run folder {absent}; an experiment is given as `--experiment {absent}`")
+    if text := next((run for run in options.runs[1:] if run.is_file()), None):
+        elsewhere = str(options.runs[0]).startswith("hf:")
+        corpus = (
+            f"give it as --corpus {pasted(text)}" if elsewhere else "a run is examined on its own corpus; remove it"
+        )
+        raise UserError(f"{text} is a file, and `examine` takes runs: {corpus}")
     names = ", ".join(map(str, options.runs))
     announce(f"examining {options.experiment} of {names}", *options.runs)
     from backstory.config.process import first_here

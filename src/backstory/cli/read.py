@@ -152,6 +152,8 @@ def _summary(opened: "Session") -> str:
     from backstory.evaluation.session import perplexity
 
     at, unit = opened.state, opened.vocabulary.tokenizer.unit
+    if not at.tokens:
+        return "nothing was read: standard input held no text"
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
         f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown and f', {unknown}'}, "

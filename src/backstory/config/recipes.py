@@ -139,7 +139,12 @@ def load(name_or_path: str) -> RunConfig:
 def check_run_exists(folder: Path) -> None:
     """Raise UserError where there is no folder of a run, with the command that trains one."""
     if folder.is_file():
-        beside = f", {folder.parent}" if (folder.parent / CONFIG).is_file() else ", and a text after it"
+        if (folder.parent / CONFIG).is_file():
+            beside = f", {folder.parent}"
+        elif (folder.parent / "config.json").is_file():
+            beside = f", or a model of Hugging Face, hf:{folder.parent}"
+        else:
+            beside = ", and a text after it"
         raise UserError(f"{folder} is a file; name the folder of a run first{beside}")
     if str(folder).lower().startswith("hf:"):
         raise UserError(

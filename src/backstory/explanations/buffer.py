@@ -36,7 +36,7 @@ def check_buffer(opened: EvalSetup) -> None:
     """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
     reader = opened.reader
     if span_buffer_of(opened.run.model) is None:
-        raise UserError(f"{opened.run.folder} has no span buffer; train one with --model.buffer.kind span-buffer")
+        raise UserError(f"{opened.run.argument} has no span buffer; train one with --model.buffer.kind span-buffer")
     if reader.inner is not None:
         raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
 

@@ -45,7 +45,7 @@ def check_memory(opened: EvalSetup) -> None:
     """Raise UserError unless the run has an external memory, and its reader predicts with nothing but the model."""
     reader = opened.reader
     if memory_of(opened.run.model) is None:
-        folder = opened.run.folder
+        folder = opened.run.argument
         raise UserError(f"{folder} has no external memory; train one with --model.core.kind ntm, dnc or mdm")
     if reader.name != "static":
         raise UserError(f"`explain memory` shows what the model does by itself; leave the reader {reader.name} out")

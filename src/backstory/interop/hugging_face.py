@@ -123,7 +123,7 @@ class HuggingFaceRun(Run):
         if corpus is None:
             raise UserError(
                 f"{self.name} brings no corpus of its own; say which with --corpus NAME "
-                "(evaluate, examine and explain also take a text)"
+                "(evaluate and explain also take a text)"
             )
         text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
         if self.exported:

@@ -81,6 +81,8 @@ def read(folder: Path) -> RunResults:
     UserError for a folder that is absent, holds no results, or none that can be read.
     """
     if not folder.is_dir():
+        if str(folder).startswith("hf:"):
+            raise UserError(f"{folder} is a model; name the folder of its results, which --out kept")
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {problem}; name the folder of a run")
     paths = [p for p in (folder / RESULT, *sorted(folder.glob(f"*/{RESULT}"))) if os.path.lexists(p)]

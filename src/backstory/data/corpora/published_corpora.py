@@ -142,6 +142,11 @@ def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     published, folders = PUBLISHED[name], _data_folders(data_dir)
     if (folder := _first_complete(name, folders)) is not None:
         return folder, _checked(folder, published, _command(name, data_dir))
+    inside = folders[0].resolve()
+    if inside.name == name and not _missing(inside, published):
+        raise UserError(
+            f"{folders[0]} is the folder of {name} itself; give the folder above it: --data-dir {inside.parent}"
+        )
     missing = ", ".join(f"{name}/{file}" for file in _missing(folders[0] / name, published))
     # Only `data prepare` downloads.
     get = f"run `{_command(name, data_dir)}` to download up to {published.megabytes:,} MB, or "
