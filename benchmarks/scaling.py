@@ -4,10 +4,12 @@
 
 The ways take turns step by step, each in processes of its own, so that whatever else the machine does meets all alike; a way's
 processes sleep while it is not their turn. Workers have one thread each and average their gradients with gloo. The table gives
-medians, and the median over the turns of how many times as fast a way is as one thread, with its quartiles.
+medians, and the median over the turns of how many times as fast a way is as one thread, with its quartiles. The load average
+says how many programs wanted a core meanwhile. The weights after the steps say whether a way computes the bits of one thread.
 """
 
 import argparse
+import hashlib
 import multiprocessing
 import os
 import socket
@@ -40,6 +42,7 @@ def serve(size: Size, way: Way, precision: str, rank: int, port: int, pipe: Conn
     """Take a step of one rank whenever told to, and answer with its seconds."""
     import torch
     import torch.distributed as dist
+    from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(way.threads)
@@ -47,17 +50,27 @@ def serve(size: Size, way: Way, precision: str, rank: int, port: int, pipe: Conn
     if way.workers > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=way.workers)
     share = replace(size, batch=size.batch // way.workers)
-    step = ours(share, "cpu", precision, parallel=DistributedDataParallel if way.workers > 1 else None)
+    models = []
+
+    def parallel(model: nn.Module) -> nn.Module:
+        models.append(model)
+        return DistributedDataParallel(model) if way.workers > 1 else model
+
+    step = ours(share, "cpu", precision, parallel=parallel)
     while pipe.recv():
         began = time.perf_counter()
         step()
         pipe.send(time.perf_counter() - began)
+    pipe.send(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in models[0].parameters())).hexdigest())
     if way.workers > 1:
         dist.destroy_process_group()
 
 
-def timed(size: Size, ways: list[Way], precision: str, steps: int) -> dict[str, list[float]]:
-    """Return the seconds of each way's steps, turn by turn; a step is as slow as its slowest rank."""
+def timed(size: Size, ways: list[Way], precision: str, steps: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the seconds of each way's steps, turn by turn, and the hash of its weights after them.
+
+    A step is as slow as its slowest rank.
+    """
     context = multiprocessing.get_context("spawn")
     groups: dict[str, list[Connection]] = {}
     processes = []
@@ -83,9 +96,10 @@ def timed(size: Size, ways: list[Way], precision: str, steps: int) -> dict[str, 
                 times[name].append(seconds)
     for pipe in (pipe for pipes in groups.values() for pipe in pipes):
         pipe.send(False)
+    hashes = {name: pipes[0].recv() for name, pipes in groups.items()}
     for process in processes:
         process.join()
-    return times
+    return times, hashes
 
 
 def main() -> None:
@@ -98,19 +112,26 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line sets it
     ways = [Way(1, 1), Way(1, options.cores), Way(options.cores, 1)]
-    rows = {}
+    rows, load = {}, [os.getloadavg()[0]]
     for name in options.sizes:
         size = SIZES[name]
-        times = timed(size, ways, options.precision, options.steps)
+        times, hashes = timed(size, ways, options.precision, options.steps)
         base, rows[name] = times[ways[0].name], {}
         for way, seconds in times.items():
             ratios = [one / own for one, own in zip(base, seconds, strict=True)]
             low, middle, high = statistics.quantiles(ratios, n=4)
             speed = size.batch * size.segment / statistics.median(seconds)
-            rows[name][way] = {"tokens_per_second": speed, "speed_up": middle, "quartiles": [low, high]}
+            same_bits = hashes[way] == hashes[ways[0].name]
+            rows[name][way] = {
+                "tokens_per_second": speed,
+                "speed_up": middle,
+                "quartiles": [low, high],
+                "same_bits": same_bits,
+            }
             print(f"{name:<4} {way:<10} {speed:>9,.0f}/s {middle:>6.2f} ({low:.2f} to {high:.2f})", flush=True)
+        load.append(os.getloadavg()[0])
     if options.out:
-        write(options.out, "scaling", cores=options.cores, steps=options.steps, rows=rows)
+        write(options.out, "scaling", cores=options.cores, steps=options.steps, load_average=load, rows=rows)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,8 @@ def train(
         changed = resume(trainer, accept) if mode == "resume" else frozenset()
         # What was accepted, or begun with, is in the first checkpoint and need not be given again.
         save_first = bool(changed) or initial_run is not None
-        choice = None if trainer.progress.finished else set_threads(trainer, threads)
+        with shown_progress(console if ranks.first else make_console(quiet=True)):
+            choice = None if trainer.progress.finished else set_threads(trainer, threads)
         if not ranks.first:
             _run_loop(trainer, Events(), make_console(quiet=True), save_first)
             return None

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from backstory.config import plural
+from backstory.config.progress_bar import ProgressCallback, progress_bar
 from backstory.training.loop import Trainer
 
 MOST_THREADS = 1024
@@ -42,7 +43,8 @@ def set_threads(trainer: Trainer, requested: int | None) -> str | None:
     fixed = usual == 1 or "OMP_NUM_THREADS" in os.environ or trainer.ranks.world > 1
     number, line = requested or (usual if fixed else recorded), None
     if number is None and trainer.expected_steps() >= FEWEST_STEPS:
-        number, seconds = fastest_threads(trainer.trial_step, usual)
+        with progress_bar(f"timing steps with 1 to {usual} threads", "steps") as progress:
+            number, seconds = fastest_threads(_counted(trainer.trial_step, progress), usual)
         line = describe(number, seconds)
     torch.set_num_threads(number or usual)
     if recorded is not None and recorded != number:
@@ -69,6 +71,19 @@ def fastest_threads(step: Callable[[], object], most: int) -> tuple[int, dict[in
             break
         best = number
     return best, seconds
+
+
+def _counted(step: Callable[[], object], progress: ProgressCallback) -> Callable[[], None]:
+    """Return the step with its progress; the total is that of two numbers of threads, and grows with more."""
+    done = 0
+
+    def counted() -> None:
+        nonlocal done
+        step()
+        done += 1
+        progress(done, max(done + 1, 2 + 2 * _TURNS))
+
+    return counted
 
 
 def describe(best: int, seconds: dict[int, float]) -> str:
