@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, overload
 import numpy as np
 from torch import nn
 
-from backstory.codec import compress, decompress
+from backstory import codec
 from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
 from backstory.config.arguments import checked, described
 from backstory.config.errors import shown
@@ -31,9 +31,8 @@ from backstory.context import (
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
-from backstory.evaluation import evaluation, generation, refereeing
+from backstory.evaluation import evaluation, generation, proving, refereeing
 from backstory.evaluation.opening import open_evaluation
-from backstory.evaluation.proving import verify
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
@@ -76,7 +75,8 @@ _OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, Referee
 _SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
 _in_python = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"})
 _of_training = in_python({"allow_equal_splits"}, {"resume": "mode='resume'", "overwrite": "mode='overwrite'"})
-generate = _in_python(generation.generate)
+compress, decompress = _in_python(codec.compress), _in_python(codec.decompress)
+generate, verify = _in_python(generation.generate), _in_python(proving.verify)
 
 
 @_of_training

@@ -105,9 +105,13 @@ def test_a_corpus_is_prepared_with_its_pieces(tmp_path: Path) -> None:
 
 
 def test_its_vocabulary_cannot_be_cut(tmp_path: Path) -> None:
-    chosen = tokenizer(str(train("byte-level", tmp_path)))
-    with pytest.raises(UserError, match=r"set text\.minimum_count to 1"):
-        build({}, chosen, minimum_count=2)
+    pieces = tokenizer(path := str(train("byte-level", tmp_path)))
+    with pytest.raises(UserError, match=r"set text\.maximum_size to null"):
+        build({}, pieces, maximum_size=9)
+    assert build({}, pieces, minimum_count=2).words == build({}, pieces).words
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    counted, whole = (prepare(TextConfig(str(tmp_path / "a.txt"), path, minimum_count=least)) for least in (2, 1))
+    assert counted.fingerprint == whole.fingerprint
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,16 @@ def test_recipes_do_not_warn_and_an_override_does() -> None:
     assert "model.core.hidden" in ignored_settings(config)
 
 
+def test_rare_words_are_cut_from_no_vocabulary_that_is_fixed() -> None:
+    pieces = bs.recipe("demo", {"text.tokenizer": "bpe:300"})  # no warning: the recipe says so, and not the user
+    assert pieces.text.minimum_count == 2
+    with pytest.warns(
+        UserWarning, match=r"^text\.minimum_count has no effect with text\.tokenizer bytes, which has a vo"
+    ):
+        bs.recipe("demo", {"text.tokenizer": "bytes", "text.minimum_count": 3})
+    bs.recipe("demo", {"text.tokenizer": "unigram:300", "text.minimum_count": 1})
+
+
 def test_what_is_off_is_as_requested() -> None:
     bs.recipe(
         "demo", {"training.optimizer": "adam", "training.averaging": "none", "training.finetune_learning_rate": None}

@@ -9,6 +9,8 @@ from backstory.config.schema import AuxiliarySoftmaxConfig, RunConfig, SpanBuffe
 
 OFF = (None, 0, "none", ())
 """Values that turn something off: where it has no effect, it is off as requested."""
+_CUT = ("auto", "words", "regex", "characters", "marked-characters")
+"""Tokenizers whose vocabulary is built from the training text, and `auto`, which may be one."""
 _OF_FINETUNING = (
     "training.finetune_learning_rate",
     "model.embedding.finetune_noise",
@@ -28,6 +30,11 @@ def ignored_settings(config: RunConfig) -> dict[str, str]:
     if isinstance(model.buffer, SpanBufferConfig | AuxiliarySoftmaxConfig):
         parts["model.buffer"] = _of_buffer(model.buffer)
     ignored = {f"{part}.{name}": reason for part, reasons in parts.items() for name, reason in reasons.items()}
+    if config.text.tokenizer not in _CUT and config.text.minimum_count > 1:
+        reason = (
+            f"with text.tokenizer {config.text.tokenizer}, which has a vocabulary of its own; choose words or regex"
+        )
+        ignored["text.minimum_count"] = reason
     if not training.finetune_epochs:
         ignored |= dict.fromkeys(_OF_FINETUNING, "without fine-tuning; set training.finetune_epochs")
     return ignored

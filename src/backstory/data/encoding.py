@@ -277,7 +277,8 @@ def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig, vocab
     is_file = isinstance(tokenizer, Pieces)
     identity = hashlib.sha256(tokenizer.json.encode()).hexdigest() if is_file else tokenizer.name
     content = [[text_files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
-    options = [config.lowercase, config.minimum_count, config.maximum_size]
+    minimum_count = 1 if vocabularies.is_fixed(tokenizer) else config.minimum_count
+    options = [config.lowercase, minimum_count, config.maximum_size]
     words = [] if vocabulary is None else [vocabulary.to_json()]
     return json_digest([FORMAT, content, corpus.documents.__name__, identity, options, *words])
 

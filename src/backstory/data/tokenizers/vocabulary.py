@@ -146,7 +146,7 @@ class Vocabulary:
         if not all(0 <= count < 2**63 for count in counts):
             raise damaged
         vocabulary = Vocabulary(**{**data, "counts": np.array(counts, np.int64), "tokenizer": tokenizer})
-        if _is_fixed(tokenizer):
+        if is_fixed(tokenizer):
             fixed = _fixed({}, tokenizer, vocabulary.lowercase)
             if fixed.unknown is None and vocabulary.unknown == vocabulary.index.get("None"):
                 # Older versions stored the piece `None` as the unknown token of a tokenizer without one.
@@ -171,13 +171,12 @@ def build(
     counted as `<unk>`; `<eos>` and `<unk>` are never cut. Words and characters always get an `<unk>` (the text's own if
     it has one), since other text may hold more of them, unless the text is of an alphabet that is `closed` and cut to no
     `maximum_size`: then `<unk>`, if it is there, is a type like others. Bytes and Hugging Face pieces have a vocabulary of
-    their own, which no setting changes. Raises UserError for a cut of those, for rare types of a closed alphabet that are to
-    go, and for more than 2,000,000 types.
+    their own, on which `minimum_count` has no effect. Raises UserError for another size of those, for rare types of a closed
+    alphabet that are to go, and for more than 2,000,000 types.
     """
-    if _is_fixed(tokenizer):
-        if minimum_count > 1 or maximum_size is not None:
-            setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
-            raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
+    if is_fixed(tokenizer):
+        if maximum_size is not None:
+            raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set text.maximum_size to null")
         return _fixed(counts, tokenizer, lowercase)
     if closed and minimum_count > 1:
         raise UserError("the alphabet of this corpus is closed, its rare symbols too; set text.minimum_count to 1")
@@ -201,7 +200,7 @@ def build(
     return Vocabulary(words, numbers, tokenizer, lowercase, None if closed else words.index(UNKNOWN), start)
 
 
-def _is_fixed(tokenizer: Tokenizer) -> bool:
+def is_fixed(tokenizer: Tokenizer) -> bool:
     """Return True if the tokenizer has a vocabulary of its own."""
     return isinstance(tokenizer, Pieces) or tokenizer.unit == "byte"
 
