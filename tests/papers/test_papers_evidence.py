@@ -48,7 +48,7 @@ def test_what_was_never_run_says_what_it_costs(rows: list[EvidenceRow]) -> None:
         assert "-hours stated" in row.verdict or row.verdict.startswith(("quoted", "a diagram")), row
     [small] = [row for row in rows if row.item == "table 1: ptb mos-snb" and row.scale == "small"]
     # 12 minutes from a mixture of 45.
-    assert small.verdict == "not run: 0.9 core-hours stated"
+    assert small.verdict == "not run: mos-snb, 0.9 core-hours stated"
 
 
 def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> None:

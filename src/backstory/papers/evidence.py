@@ -379,7 +379,7 @@ def _protocol(departures: Iterable[str]) -> str:
 
 
 def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
-    """Return the stated cost of systems, with those that they start from."""
+    """Return the systems by their names in the suite, and their stated cost, with those that they start from."""
     if not plans:
         return "not run, and no suite has it"
     runs = {run.name: run for plan in plans for run in plan.runs}
@@ -389,7 +389,8 @@ def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
         if (first := every.get(waiting.pop().init_from or "")) and first.name not in runs:
             runs[first.name] = first
             waiting.append(first)
-    return f"not run: {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
+    names = " and ".join(dict.fromkeys(plan.system.name for plan in plans))
+    return f"not run: {names}, {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
 
 
 def _seeds(done: Sequence[object], planned: Sequence[object]) -> str:
