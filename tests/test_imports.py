@@ -130,6 +130,8 @@ def loaded_by(code: str) -> set[str]:
         "import backstory.reports",
         "from backstory.papers import paper, suite; suite.load('base'); paper.paper('mos')",
         "from backstory.cli.main import main; main(['--help'])",
+        "from backstory.cli.main import main; assert main('train demo --corpus nowhere.txt --out new'.split()) == 2; "
+        "assert main('train demo --out /'.split()) == 2; assert main('read run --resume'.split()) == 2",
     ],
 )
 def test_what_needs_no_torch_does_not_load_it(code: str) -> None:

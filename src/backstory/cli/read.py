@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
-from backstory.config import plural
+from backstory.config import UserError, plural
 from backstory.config.options import Precision
 from backstory.config.scores import UnknownShare, advice
 from backstory.config.strict import between
@@ -48,6 +48,8 @@ class ReadArguments(JsonOutput, ModelArguments):
 def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
     args = parse(ReadArguments, arguments, "read")
+    if args.resume and args.session is None:
+        raise UserError("--resume needs a saved session; say which with --session")
 
     announce(f"loading {args.run}", args.run)
     from backstory.config.process import StopRequest

@@ -65,12 +65,20 @@ def main(arguments: Sequence[str]) -> int:
     if "--resume" in arguments:
         check_resumable(arguments[0])
     recipe, args = parse_with_recipe(TrainArguments, arguments, "train")
+    from backstory.runs.run_folder import check_folder
+
     mode = run_mode(args.resume, args.overwrite)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     warn_ignored(args.config, typed_settings(arguments))
     out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
+    if first_here():  # which makes the folder, while others may still be starting
+        check_utf8(out)
+        check_folder(out, args.config, mode, frozenset(args.accept))
     announce(f"training {recipe} in {out}")
+    from backstory.data.corpora.catalogue import check_is_there
+
+    check_is_there(args.config.text.corpus)
     run_training(
         args.config,
         out,

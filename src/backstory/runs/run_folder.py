@@ -16,7 +16,6 @@ from backstory.config.recipes import CONFIG
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
-from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
 from backstory.storage.manifest import BEST, CHECKPOINTS
 from backstory.storage.provenance import RESULT
@@ -127,6 +126,8 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, in_place: Callable[[]
     folder.checkpoints.mkdir(exist_ok=True)
     fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
+    from backstory.storage.checkpoint import sweep_removals  # which loads torch
+
     for prefix in ("last", BEST):
         sweep_removals(folder.checkpoints, prefix)
     return folder

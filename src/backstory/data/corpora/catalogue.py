@@ -112,13 +112,20 @@ def find(name_or_path: str, data_dir: Path | None = None, reader: TextReader | N
         if opened is None:
             raise UserError(f"{name_or_path} is synthetic and has no files; `prepare` makes it")
         return opened(data_dir)
-    path, reader, known = Path(os.path.expanduser(name_or_path)), reader or TextReader(), ", ".join(CORPORA)
+    check_is_there(name_or_path)
+    path, reader = Path(os.path.expanduser(name_or_path)), reader or TextReader()
     if name_or_path and os.path.isdir(path):
         return _dataset(path, reader) if saved_dataset.is_saved(path) else _folder(path, reader)
-    if name_or_path and os.path.exists(path):
-        source = reader.source(path, path.stem if is_plain(path) else path.name.split(".")[0])
-        name = described(source, path.name, reader)
-        return Corpus(path.name, "regex", f"{name}, cut into 90, 5 and 5 percent", _cut(source))
+    source = reader.source(path, path.stem if is_plain(path) else path.name.split(".")[0])
+    name = described(source, path.name, reader)
+    return Corpus(path.name, "regex", f"{name}, cut into 90, 5 and 5 percent", _cut(source))
+
+
+def check_is_there(name_or_path: str) -> None:
+    """Raise UserError for what is neither the name of a corpus nor the path of a file or folder; nothing is opened."""
+    path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
+    if name_or_path in CORPORA or (name_or_path and os.path.exists(path)):
+        return
     if path.suffix or os.sep in name_or_path:
         raise UserError(f"there is no file or folder {name_or_path!r}; give the path of a text or one of {known}")
     raise UserError(f"unknown corpus {name_or_path!r}{nearest(name_or_path, CORPORA)}; give one of {known} or a path")
