@@ -77,6 +77,12 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
         "training": ("--training.steps", "--training.stream", "--training.learning-rate", "--device"),
         "corpus": ("--data-dir", "--corpus"),
     },
+    "referee": {
+        "predictor": ("--text", "--process"),
+        "reading": ("--block", "--batch-size"),
+        "audit": ("--cuts", "--every-token", "--seed", "--claim"),
+        "result": ("--json", "--out"),
+    },
     "data show": {
         "text": ("--tokenizer", "--lowercase", "--minimum-count", "--maximum-size", "--field", "--data-dir", "--json"),
     },

@@ -72,7 +72,8 @@ def describe(result: "Result[RefereeFigures]") -> str:
     failed = {violation.condition: violation for violation in figures.violations}
     lines = [f"{one_line(result.name)} on {result.corpus.title()}", f"  {'score':<22} {_score(figures)}"]
     for condition in audit.checks or {}:
-        verdict = f"FAILED {failed[condition].in_words()}" if condition in failed else "passed"
+        passed = "nothing was claimed" if condition == "as_reported" and not figures.claims else "passed"
+        verdict = f"FAILED {failed[condition].in_words()}" if condition in failed else passed
         lines.append(f"  {condition.replace('_', ' '):<22} {verdict}")
     lines.append(f"  {'extent':<22} {_extent(figures)}; seed {audit.seed}")
     return "\n".join(lines)
@@ -85,7 +86,8 @@ def _score(figures: "RefereeFigures") -> str:
     numbers = [f"{figures.nats_per_token:.4f} nats and perplexity {figures.perplexity:.4g} per {figures.unit}"]
     if figures.bits_per_byte is not None:
         numbers.insert(0 if figures.unit in IN_BITS else 1, f"{figures.bits_per_byte:.4f} bits per byte")
-    invalid = "" if figures.audit.passed else "; it does not count, as the audit failed"
+    fails = {violation.condition for violation in figures.violations} - {"as_reported"}
+    invalid = "; it does not count, as the audit failed" if fails else ""
     return f"{', '.join(numbers)} {counted}{invalid}"
 
 

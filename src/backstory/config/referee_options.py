@@ -26,7 +26,7 @@ class RefereeOptions(Options):
     cuts: int = between(300, 1)
     """Tokens, at random places, that are decoded from the tokens before them alone."""
     every_token: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Decode every token: in blocks of 256 tokens it takes 130 times as long as a reading. Blocks of 1 are always decoded."""
+    """Decode every token: in blocks of 256 tokens it takes some 130 times as long. Blocks of 1 are decoded anyway."""
     seed: int | None = between(None, 0)
     """Seed of the places, to repeat an audit; by default a random one."""
     tolerance: float = between(1e-3, 0.0, 10.0, above=True)

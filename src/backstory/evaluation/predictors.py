@@ -43,10 +43,10 @@ class Instance:
 
     def __init__(self, make: Callable[[], Any], types: int | None) -> None:
         self.types = types
-        self.predictor = _called(make, "the factory")
+        self.predictor: Any = _called(make, "the factory")
+        self._answer: Any = None
         lacking = [name for name in ("predict", "observe") if not callable(getattr(self.predictor, name, None))]
         if lacking:
-            self.close()
             raise UserError(
                 f"{described(self.predictor)} has no {lacking[0]}(); give an object with predict and observe"
             )
@@ -76,8 +76,9 @@ class Instance:
         _called(self.predictor.observe, "observe", _given(targets))
 
     def close(self) -> None:
-        """End the process of a predictor that is one."""
+        """Let go of the predictor; end its process if it is one."""
         close = getattr(self.predictor, "close", None)
+        self.predictor = self._answer = None
         if callable(close):
             _called(close, "close")
 

@@ -150,6 +150,8 @@ class _Refereeing:
 
         One replays it as it is; with several rows two more replay all of it with other rows changed.
         """
+        for instance in (self._main, self._shadow):  # they may be large
+            instance.close()
         total = block_count(len(self._text.ids), self._rows, self._block)
         last = total if self._options.every_token else int(self._random.integers(1, total + 1))
         everything = torch.ones(self._rows, dtype=torch.bool)
