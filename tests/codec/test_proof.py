@@ -74,9 +74,9 @@ def test_a_score_that_is_better_than_the_code_does_not_hold(
 
 def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.bks"
-    with pytest.raises(UserError, match="--proof and --after cannot be combined"):
+    with pytest.raises(UserError, match="proof and after cannot be combined"):
         bs.evaluate(tiny_run, proof=file, after="valid")
-    with pytest.raises(UserError, match="--proof and --each-line cannot be combined"):
+    with pytest.raises(UserError, match="proof and each_line=True cannot be combined"):
         bs.evaluate(tiny_run, "ann saw\n", proof=file, each_line=True)
     code = bs.compress(b"ann saw the tea\n", tiny_run).data
     with pytest.raises(UserError, match="is a compressed file, not the proof of an evaluation"):
