@@ -94,6 +94,12 @@ def test_any_file_comes_back(file: str, name: str) -> None:
         assert decompress(code.data, run) == FILES[file] and code.size == len(FILES[file])
 
 
+def test_narrow_products_come_back_too(run: Run) -> None:
+    code = compress(TEXT.encode(), run, precision="bfloat16", batch_size=3)
+    assert decompress(code.data, run) == TEXT.encode()
+    assert code.model_bits != compress(TEXT.encode(), run, batch_size=3).model_bits
+
+
 def test_a_model_of_transformers(tmp_path: Path) -> None:
     saved(tmp_path / "gpt2", text=TEXT * 5, n_positions=32)
     data = f"{TEXT} and an ünknown <|endoftext|> \x00 end".encode() + b"\xff"

@@ -106,6 +106,7 @@ def machine(device: torch.device) -> dict[str, str | int]:
     own = versions()
     return {
         "device": device_name(device),
+        "backstory": own["backstory"],
         "torch": own["torch"],
         "numpy": own["numpy"],
         "products": f"{torch.backends.cpu.get_cpu_capability()}, {'MKL' if torch.backends.mkl.is_available() else 'no MKL'}",

@@ -1,0 +1,168 @@
+"""Length and speed of files as code: trained runs beside general compressors, on a text that no run was trained on.
+
+    python benchmarks/codec.py TEXT --runs RUN ... [--readers static cache ...] [--bytes 60000]
+                               [--out results/benchmark-codec.json]
+
+A row has the bytes of the code, bits per byte of the text, the same with the weights of the model counted, and KB of text per
+second of processor time, both ways. Rows of runs also have the length of tokens and of spelling; the cost of rounding, by which the
+code is longer than its parts; and how far the length of the tokens is from the score of `backstory evaluate`. Compressors that
+are not there are left out.
+"""
+
+import argparse
+import bz2
+import importlib
+import lzma
+import math
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from figures import write
+
+from backstory.codec import compress, decompress
+from backstory.evaluation import evaluate
+from backstory.evaluation.opening import read_text
+from backstory.runs.run import open_run
+from backstory.storage.checkpoint import newest_checkpoint
+from backstory.storage.manifest import BEST, CHECKPOINTS
+
+
+class Compressor(NamedTuple):
+    compress: Callable[[bytes], bytes]
+    decompress: Callable[[bytes], bytes]
+
+
+def processor_time() -> float:
+    """Return the processor time of this process and of those that it has run, in seconds."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def timed(function: Callable[[bytes], Any], data: bytes) -> tuple[Any, float]:
+    """Return what a function makes of some bytes, and its processor time for once."""
+    began, calls = processor_time(), 0
+    while not calls or (processor_time() - began < 0.2 and calls < 50):
+        result, calls = function(data), calls + 1
+    return result, (processor_time() - began) / calls
+
+
+def program(*command: str) -> Callable[[bytes], bytes]:
+    return lambda data: subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout
+
+
+def compressors() -> Iterator[tuple[str, Compressor]]:
+    """Yield the general compressors that are there, at their best settings."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+    yield "xz -9e", Compressor(lambda data: lzma.compress(data, filters=filters), lzma.decompress)
+    yield "bzip2 -9", Compressor(bz2.compress, bz2.decompress)
+    if shutil.which("zstd"):
+        best = ("zstd", "--ultra", "-22", "-c", "-q")
+        yield "zstd --ultra -22", Compressor(program(*best), program("zstd", "-d", "-c", "-q"))
+    if brotli := imported("brotli"):
+        yield "brotli -q 11", Compressor(lambda data: brotli.compress(data, quality=11), brotli.decompress)
+    if pyppmd := imported("pyppmd"):
+        order, memory = 8, 64 << 20
+        yield (
+            "ppmd, order 8",
+            Compressor(
+                lambda data: pyppmd.compress(data, max_order=order, mem_size=memory),
+                lambda code: pyppmd.decompress(code, max_order=order, mem_size=memory),
+            ),
+        )
+
+
+def imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        print(f"{name} is not installed, and left out", file=sys.stderr)
+        return None
+
+
+def general_row(compressor: Compressor, data: bytes) -> dict[str, Any]:
+    code, there = timed(compressor.compress, data)
+    text, back = timed(compressor.decompress, code)
+    assert text == data
+    bits = 8 * len(code) / len(data)
+    return {"bytes": len(code), "bits_per_byte": bits, "with_weights": bits, **speeds(data, there, back)}
+
+
+def speeds(data: bytes, there: float, back: float) -> dict[str, float]:
+    size = len(data) / 1000
+    return {"compress_kb_per_second": size / max(there, 1e-6), "decompress_kb_per_second": size / max(back, 1e-6)}
+
+
+def model_row(folder: Path, reader: str, batch_size: int, data: bytes) -> dict[str, Any]:
+    run = open_run(folder)
+    how: dict[str, Any] = {"reader": reader, "batch_size": batch_size}
+    code, there = timed(lambda text: compress(text, run, **how), data)
+    text, back = timed(lambda code: decompress(code, run), code.data)
+    assert text == data
+    weights, coded = weight_bytes(folder), code.model_bits + code.spelling_bits
+    row = {
+        "bytes": code.code_size,
+        "bits_per_byte": 8 * code.code_size / len(data),
+        "with_weights": 8 * (code.code_size + weights) / len(data),
+        **speeds(data, there, back),
+        "weights_bytes": weights,
+        "tokens": code.tokens,
+        "model_bits_per_byte": code.model_bits / len(data),
+        "spelling_bits_per_byte": code.spelling_bits / len(data),
+        "header_bytes": code.header_size,
+        "rounding": 8 * (code.code_size - code.header_size) / (coded + code.check_bits) - 1,
+    }
+    if batch_size == 1:
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "text.txt"
+            file.write_bytes(data)
+            figures = evaluate(run, text=file, reader=reader, allow_unknown=True).figures
+            unknown = (read_text(run, file).splits["text"].ids == run.vocabulary.unknown).mean()
+        row["from_the_score"] = code.model_bits / (figures.nats_per_token * figures.tokens / math.log(2)) - 1
+        row["unknown"] = float(unknown)
+    return row
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a run's best weights with its vocabulary."""
+    checkpoint = newest_checkpoint(folder / CHECKPOINTS, BEST)
+    assert checkpoint is not None
+    return sum((checkpoint.path / name).stat().st_size for name in ("weights.safetensors", "vocabulary.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--runs", type=Path, nargs="*", default=[])
+    parser.add_argument("--readers", nargs="+", default=["static", "static x 16", "cache", "dynamic:rule=sgd,rate=0.1"])
+    parser.add_argument("--bytes", type=int, default=60_000)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    data = given.text.read_bytes()[: given.bytes]
+    rows: dict[str, dict[str, Any]] = {}
+
+    def add(name: str, row: dict[str, Any]) -> None:
+        rows[name] = row
+        speed = f"{row['compress_kb_per_second']:10.1f} / {row['decompress_kb_per_second']:.1f} KB/s"
+        rate = f"{row['bits_per_byte']:.3f} bits per byte, {row['with_weights']:.1f} with weights"
+        print(f"{name:40} {row['bytes']:8,} bytes  {rate}  {speed}", flush=True)
+
+    for name, compressor in compressors():
+        add(name, general_row(compressor, data))
+    for run in given.runs:
+        for reader in given.readers:
+            kind, _, rows_read = reader.partition(" x ")
+            add(f"{run.name}, {reader}", model_row(run, kind, int(rows_read or 1), data))
+    if given.out:
+        write(given.out, "codec", text=given.text.name, size=len(data), rows=rows)
+
+
+if __name__ == "__main__":
+    main()
