@@ -4,9 +4,9 @@
                                [--out results/benchmark-codec.json]
 
 A row has the bytes of the code, bits per byte of the text, the same with the weights of the model counted, and KB of text per
-second of processor time, both ways. Rows of runs also have the length of tokens and of spelling; the cost of rounding, by which the
-code is longer than its parts; and how far the length of the tokens is from the score of `backstory evaluate`. Compressors that
-are not there are left out.
+second of processor time, both ways. Rows of runs also have the length of tokens and of spelling; the cost of rounding, by
+which the code is longer than its parts; and how far the length of the tokens is from the score of `backstory evaluate`.
+Compressors that are not there are left out.
 """
 
 import argparse
