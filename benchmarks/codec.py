@@ -27,6 +27,7 @@ import torch
 from figures import write
 
 from backstory.codec import compress, decompress
+from backstory.config.options import LoadOptions
 from backstory.evaluation import evaluate
 from backstory.evaluation.opening import read_text
 from backstory.runs.run import open_run
@@ -100,7 +101,7 @@ def speeds(data: bytes, there: float, back: float) -> dict[str, float]:
 
 
 def model_row(folder: Path, reader: str, batch_size: int, data: bytes) -> dict[str, Any]:
-    run = open_run(folder)
+    run = open_run(folder, LoadOptions(device="cpu"))
     how: dict[str, Any] = {"reader": reader, "batch_size": batch_size}
     code, there = timed(lambda text: compress(text, run, **how), data)
     text, back = timed(lambda code: decompress(code, run), code.data)

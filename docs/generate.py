@@ -257,6 +257,25 @@ def core_speed() -> Table:
     return headed(heads, rows, texts=2)
 
 
+def codes() -> Table:
+    """Bytes of a text as code by general compressors and by a run, with and without its weights, and processor time."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-codec.json").read_text())["rows"]
+    rows = tuple(
+        (
+            name.removeprefix("words, "),
+            f"{row['bytes']:,}",
+            f"{row['bits_per_byte']:.3f}",
+            *(f"{row[part]:.3f}" if part in row else "" for part in ("model_bits_per_byte", "spelling_bits_per_byte")),
+            f"{row['with_weights']:,.0f}" if "weights_bytes" in row else f"{row['with_weights']:.3f}",
+            f"{row['compress_kb_per_second']:,.1f}",
+            f"{row['decompress_kb_per_second']:,.1f}",
+        )
+        for name, row in found.items()
+    )
+    heads = ("coder, or reader of the run", "bytes", "bits per byte", "of tokens", "of spelling", "with the weights")
+    return headed((*heads, "KB/s there", "KB/s back"), rows)
+
+
 def memory_speed() -> Table:
     """Milliseconds per step of external memories of several sizes, against the plain form, the dense memory and a pass."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
@@ -779,6 +798,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "harmed": harmed,
     },
     "docs/results.md": {},
+    "docs/codec.md": {"codes": codes},
     "docs/counting.md": {"ngrams": counted_ngrams},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
