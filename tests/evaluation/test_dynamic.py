@@ -221,6 +221,30 @@ def test_any_choice_of_weights_is_honest_and_leaves_the_model(model: ComposedMod
             assert own[name].data_ptr() == parameter.data_ptr()  # what does not move is not copied
 
 
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+@pytest.mark.parametrize("own_from", [1, 1000], ids=["own", "library"])
+def test_gradients_in_factors_move_the_weights_as_whole_ones_do(
+    own_from: int, clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backstory.models.kernels import recurrence
+    from backstory.readers import dynamic, moving_weights
+
+    monkeypatch.setattr(recurrence, "OWN_FROM", own_from)
+    model = lstm()
+    how, collected, ids = DynamicSettings("rms", 0.02, 0.1, 0.01, clip=clip), statistics(model), text(23)
+    rms = {n: v.double().sqrt() for n, v in collected.mean_square.items()}
+    expected, moved = naive(model, ids, how, rms), []
+    for few, chunk in ((32, 1 << 16), (32, 17), (0, 1 << 16)):
+        monkeypatch.setattr(dynamic, "FEW", few)
+        monkeypatch.setattr(moving_weights, "CHUNK", chunk)
+        reader = DynamicEvaluation(model, how, collected)
+        assert scores(reader, ids) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert scores(reader, ids, block=1) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        moved.append(reader.weights.delta.clone())
+    for delta in moved[1:]:
+        torch.testing.assert_close(delta, moved[0], rtol=1e-4, atol=1e-6)
+
+
 def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer for many units adds the two biases, which then have one gradient."""
     from backstory.models.kernels import recurrence

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import (
@@ -22,6 +21,7 @@ from backstory.models.contract import LanguageModel, ParamGroup
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.heads import HEADS, Dual, Head
+from backstory.models.kernels.factored_gradients import embedding as lookup
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State
@@ -45,7 +45,7 @@ class WordEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) -> (B, T, E)."""
-        embedded = F.embedding(tokens, self.weight)
+        embedded = lookup(tokens, self.weight)
         embedded = word_dropout(embedded, tokens, self.weight.shape[0], self.dropout, self.training)
         return gaussian_noise(embedded, self.noise, self.training)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
-from backstory.models.kernels.linear_log_prob import CHUNK, linear_log_prob
+from backstory.models.kernels.linear_log_prob import CHUNK, Score, linear_log_prob
 from backstory.models.state import check_device, check_ids
 
 LARGEST_SHIFT = 80.0
@@ -130,9 +130,13 @@ class Softmax(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
+    score: Score = field(default_factory=Score, init=False, repr=False, compare=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        return linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten()).view(targets.shape)
+        log_prob = linear_log_prob(
+            self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten(), score=self.score
+        )
+        return log_prob.view(targets.shape)
 
     def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         """Return log p of the targets, and the same with their logits shifted (`worst_shift`): each (B, T).

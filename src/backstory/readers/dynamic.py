@@ -4,7 +4,7 @@ theta <- theta + lambda D (theta_0 - theta) - eta g / (RMS + eps), elementwise, 
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,10 +15,15 @@ from backstory.config.arguments import checked
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
+from backstory.models.kernels.factored_gradients import FactoredGradients, Gradient, factoring, whole
 from backstory.readers.base import Reader, ReaderCapabilities
 from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.moving_weights import MovingWeights, Piece, Update
+
+FEW = 32
+"""Batch size times steps of a segment up to which gradients are left in factors: multiplying these out for more positions takes
+longer than to read and write the gradients."""
 
 
 def search_factors(settings: DynamicSettings) -> dict[str, float]:
@@ -127,6 +132,14 @@ class Nadam(Rule):
         self.steps, self.product = snapshot["steps"], snapshot["product"]
 
 
+class Segment(NamedTuple):
+    """Tokens with their prediction, and what collects the factors of its gradients."""
+
+    tokens: Tensor
+    prediction: Prediction
+    factors: FactoredGradients | None
+
+
 class DynamicEvaluation(Reader):
     """Takes a step after every `segment` tokens, on their mean loss, once they are scored; the loaded model stays.
 
@@ -159,7 +172,7 @@ class DynamicEvaluation(Reader):
         """Before the tokens that wait for a step."""
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """Tokens and targets observed since the last step."""
-        self._block: tuple[Tensor, Prediction] | None = None
+        self._block: Segment | None = None
 
     def _rule(self) -> Rule:
         if self.settings.rule == "sgd":
@@ -197,10 +210,19 @@ class DynamicEvaluation(Reader):
 
     def predict(self, tokens: Tensor) -> Prediction:
         # The graph of a block that is a whole segment serves the step as well.
-        with torch.set_grad_enabled(self._whole(tokens)), self.precision.context(tokens.device), cached():
-            prediction, self._next = self.weights.model(tokens, self._state)
-        self._block = tokens, prediction
-        return prediction
+        with torch.set_grad_enabled(self._whole(tokens)):
+            self._block, self._next = self._forward(tokens, self._state)
+        return self._block.prediction
+
+    def _forward(self, tokens: Tensor, state: State) -> tuple["Segment", State]:
+        factors = self._factors(tokens)
+        with self.precision.context(tokens.device), cached(), factoring(factors):
+            prediction, after = self.weights.model(tokens, state)
+        return Segment(tokens, prediction, factors), after
+
+    def _factors(self, tokens: Tensor) -> FactoredGradients | None:
+        """Return a collector for a segment whose gradients are left in factors."""
+        return self.weights.factors() if tokens.device.type == "cpu" and tokens.numel() <= FEW else None
 
     def _whole(self, tokens: Tensor) -> bool:
         """Return True if a block is a segment by itself."""
@@ -209,30 +231,31 @@ class DynamicEvaluation(Reader):
     def observe(self, targets: Tensor) -> None:
         if self._block is None:  # nothing was predicted since the last time
             return
-        (tokens, prediction), self._block = self._block, None
-        whole = self._whole(tokens)
-        self._waiting.append((tokens, targets))
+        block, self._block = self._block, None
+        known = block if self._whole(block.tokens) else None
+        self._waiting.append((block.tokens, targets))
         if sum(t.shape[1] for t, _ in self._waiting) >= self.settings.segment:
-            self._step(prediction if whole else None)
+            self._step(known)
             self._waiting, self._begun = [], detach(self._next)
         self._state = self._next = detach(self._next)
 
-    def _step(self, prediction: Prediction | None) -> None:
-        """Move the weights by the gradient of the tokens that wait; `prediction` is theirs, with its graph, if it is known."""
+    def _step(self, known: "Segment | None") -> None:
+        """Move the weights by the gradient of the tokens that wait; `known` is their prediction with its graph, if any."""
         tokens, targets = (torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True))
-        with torch.enable_grad(), self.precision.context(tokens.device), cached():
-            prediction = self.weights.model(tokens, self._begun)[0] if prediction is None else prediction
-            assert prediction is not None
-            loss = -prediction.log_prob(targets).mean()
-        self.learn(loss.detach(), self.weights.gradients(loss))
+        with torch.enable_grad():
+            segment = self._forward(tokens, self._begun)[0] if known is None else known
+            with self.precision.context(tokens.device), factoring(segment.factors):
+                loss = -segment.prediction.log_prob(targets).mean()
+        self.learn(loss.detach(), self.weights.gradients(loss, segment.factors))
 
-    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
         """Move the weights by the gradients of a segment's mean loss."""
         if self.settings.clip:
-            norm = torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
+            whole_gradients = [whole(g) for g in gradients]
+            norm = torch.nn.utils.get_total_norm([g for g in whole_gradients if g is not None])
             scale = (self.settings.clip / (norm + 1e-6)).clamp(max=1.0)
             # Not in place: two parameters that are added have the same gradient, in the same memory.
-            gradients = [None if g is None else g * scale for g in gradients]
+            gradients = [None if g is None else g * scale for g in whole_gradients]
         self.rule.begin()
         self.weights.update(gradients, self.rule)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from backstory.config import UserError, pasted
 from backstory.models import LanguageModel, Precision, Prediction, detach
+from backstory.models.kernels.factored_gradients import whole
 from backstory.readers.base import blocks
 from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import check_tensors, weights_hash
@@ -115,7 +116,7 @@ def collect(
             prediction, state = weights.model(block.tokens, state)
             gradients = weights.gradients(-prediction.log_prob(block.targets).mean())
         with torch.no_grad():
-            for (_, region), grad in zip(weights.regions(), gradients, strict=True):
+            for (_, region), grad in zip(weights.regions(), map(whole, gradients), strict=True):
                 if grad is not None:
                     flat = grad.reshape(-1).to(squares.dtype)
                     squares[region].addcmul_(flat, flat)

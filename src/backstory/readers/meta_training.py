@@ -18,6 +18,7 @@ from torch import Tensor
 from backstory.config import NonFiniteError, UserError, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import LanguageModel, Precision
+from backstory.models.kernels.factored_gradients import Gradient, whole
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.learned import GateNetwork, Learned, LearnedReader, logs_of
@@ -66,11 +67,11 @@ class Recording(LearnedReader):
     unrolled: Unrolled
 
     @torch.no_grad()
-    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
         unrolled, delta = self.unrolled, self.weights.delta
         grad = delta.new_zeros(len(unrolled.indices))
         for tensor, part, inside in unrolled.parts:
-            if (gradient := gradients[tensor]) is not None:
+            if (gradient := whole(gradients[tensor])) is not None:
                 grad[part] = gradient.reshape(-1)[inside].to(delta.dtype)
         before = delta[unrolled.indices]
         super().learn(loss, gradients)
@@ -185,13 +186,13 @@ class _SpreadReader(DynamicEvaluation):
         self.moments: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
-    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
         pieces = [
             logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[
                 g.flatten() != 0
             ]
-            for (_, p), g in zip(self.weights.regions(), gradients, strict=True)
+            for (_, p), g in zip(self.weights.regions(), map(whole, gradients), strict=True)
             if g is not None
         ]
         # Weights that the segment does not touch, such as vectors of absent words, are left out.

@@ -12,9 +12,10 @@ from torch.nn.utils import parametrize
 
 from backstory.config import UserError
 from backstory.models import LanguageModel
+from backstory.models.kernels.factored_gradients import FactoredGradient, FactoredGradients, Gradient
 
-CHUNK = 1 << 15
-"""Weights that are moved at once on the CPU: what an update reads and writes of them stays in the core's own cache."""
+CHUNK = 1 << 16
+"""Weights that are moved at once on the CPU: their gradient and displacement stay in the core's own cache."""
 
 
 class Piece(NamedTuple):
@@ -59,6 +60,7 @@ class MovingWeights:
         wide = torch.promote_types(self.static[0].dtype, torch.float32)
         self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
         self._parts = [list(self._cut(index, region)) for index, (_, region) in enumerate(self.regions())]
+        self._gradient = torch.empty(self.largest, dtype=wide, device=self.delta.device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MovingWeights":
         """Copy what moves, where it has moved to; the rest stays the loaded model's own memory."""
@@ -72,7 +74,7 @@ class MovingWeights:
     @property
     def memory(self) -> int:
         """Bytes that the moving weights take beside the model: themselves, their displacement and a gradient."""
-        return sum(2 * p.numel() * p.element_size() for p in self.moved) + self.delta.nbytes
+        return sum(2 * p.numel() * p.element_size() for p in self.moved) + self.delta.nbytes + self._gradient.nbytes
 
     @property
     def largest(self) -> int:
@@ -96,23 +98,49 @@ class MovingWeights:
         for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True):
             torch.add(static, self.delta[region].view_as(static), out=moved.data)
 
-    def gradients(self, loss: Tensor) -> list[Tensor | None]:
-        """Return the gradient of each moving parameter; None if the loss does not depend on it."""
-        return list(torch.autograd.grad(loss, self.moved, allow_unused=True))
+    def gradients(self, loss: Tensor, factors: FactoredGradients | None = None) -> list[Gradient]:
+        """Return the gradient of each moving parameter; None if the loss does not depend on it.
+
+        `factors` collects those that the backward pass leaves in factors.
+        """
+        gradients: list[Gradient] = []
+        for moved, grad in zip(self.moved, torch.autograd.grad(loss, self.moved, allow_unused=True), strict=True):
+            factored = None if factors is None else factors.of(moved)
+            if factored is not None:
+                factored.rest = grad
+            gradients.append(grad if factored is None else factored)
+        return gradients
+
+    def factors(self) -> FactoredGradients:
+        """Return a collector of the gradients of the moving matrices, for one forward and backward pass."""
+        return FactoredGradients(p for p in self.moved if p.dim() == 2 and p.dtype == self.delta.dtype)
 
     @torch.no_grad()
-    def update(self, gradients: Sequence[Tensor | None], rule: Update) -> None:
+    def update(self, gradients: Sequence[Gradient], rule: Update) -> None:
         """Displace every weight by the rule, in one pass over memory."""
         for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
-            size = len(parts[0].delta)
-            pieces = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad
-            for part, g in zip(parts, pieces.reshape(-1).split(size), strict=True):
-                rule(Piece(g.to(part.delta.dtype), part.delta, part.region, index))
+            for part, g in zip(parts, self._pieces(index, grad), strict=True):
+                rule(Piece(g, part.delta, part.region, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
+    def _pieces(self, index: int, grad: Gradient) -> Iterator[Tensor]:
+        """Yield the gradient of each piece of a parameter; it is valid until the next."""
+        if not isinstance(grad, FactoredGradient):
+            whole = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad
+            for piece in whole.reshape(-1).split(len(self._parts[index][0].delta)):
+                yield piece.to(self.delta.dtype)
+            return
+        first, columns = 0, self.static[index].shape[1]
+        for part in self._parts[index]:
+            piece = self._gradient[: len(part.delta)].view(-1, columns)
+            grad.write(first, piece)
+            first += len(piece)
+            yield piece.view(-1)
+
     def _cut(self, index: int, region: slice) -> Iterator["PieceMemory"]:
-        """Return views of a parameter's memory, cut into pieces that an update goes through one by one."""
-        size = CHUNK if self.delta.device.type == "cpu" else region.stop - region.start
+        """Return views of a parameter's memory, cut into pieces of whole rows that an update goes through one by one."""
+        columns = max(self.static[index].shape[-1], 1) if self.static[index].dim() == 2 else 1
+        size = max(CHUNK // columns, 1) * columns if self.delta.device.type == "cpu" else region.stop - region.start
         starts = range(region.start, region.stop, size)
         flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):

@@ -1,10 +1,14 @@
 """log softmax(h W^T + b) at the targets only, in chunks: neither pass ever holds more than one chunk of the logits."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.devices import compute_dtype
+from backstory.models.kernels.factored_gradients import collector, matrix_gradient
 
 CHUNK = 1 << 24
 """Upper bound of the logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass;
@@ -15,12 +19,45 @@ BLOCK = 128
 """Numbers of a narrow dtype that are summed in it at a time; these sums are then summed in a wider dtype."""
 
 
-def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int = CHUNK) -> Tensor:
+class Residuals(NamedTuple):
+    """What the backward pass needs of the logits of n positions."""
+
+    numbers: Tensor
+    """(n, V): exp(logits - max), minus their sum s at the target; -s d log p_y / d logits."""
+    sums: Tensor
+    """(n,): s."""
+    log_prob: Tensor
+    """(n,): log p_y."""
+
+
+@dataclass
+class Score:
+    """Targets that were scored without a graph, with the residuals, which are not computed again to learn from them."""
+
+    targets: Tensor | None = None
+    residuals: Residuals | None = None
+
+    def known(self, targets: Tensor) -> Residuals | None:
+        """Return the residuals of these targets (n,), if they are those scored last."""
+        return self.residuals if self.targets is not None and torch.equal(targets, self.targets) else None
+
+
+def linear_log_prob(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk: int = CHUNK,
+    score: Score | None = None,
+) -> Tensor:
     """log softmax(hidden weight^T + bias)[targets], in at least float32.
 
     hidden (N, D), weight (V, D), bias (V,) or None, targets (N,) -> (N,). Products run in autocast's dtype; the sum of
     exponentials is taken in float32, because bfloat16 loses a tenth of a nat there. Without gradients the exponentials are
     in float32 too: each is rounded by up to 0.4% in bfloat16, which training does not notice and a score would.
+
+    `score` belongs to these hidden vectors and weights, which must not change between its calls. If they have a graph, it keeps
+    what a call without gradients computed for a call with them.
     """
     if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
         raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
@@ -30,7 +67,11 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets
     rows = max(1, chunk // weight.shape[0])
     if not torch.is_grad_enabled() and torch.finfo(dtype).bits < 32:
         return _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
-    return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows)
+    if score is not None and not torch.is_grad_enabled() and hidden.requires_grad and len(hidden) <= rows:
+        score.targets, score.residuals = targets.clone(), _residuals(*_operands(hidden, weight, bias, dtype), targets)
+        return score.residuals.log_prob.clone()
+    known = None if score is None else score.known(targets)
+    return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
 
 
 def _wide_log_prob(
@@ -75,11 +116,8 @@ def _row_sums(numbers: Tensor, wide: torch.dtype) -> Tensor:
     return blocks + numbers[:, whole:].sum(1, dtype=wide)
 
 
-def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exp(logits - max), minus their sum s at the target (n, V); s (n,) and the log-probabilities (n,).
-
-    The first is -s d log p_y / d logits, so that the backward pass needs nothing but products.
-    """
+def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> Residuals:
+    """Return the residuals of h (n, D), so that the backward pass needs nothing but products."""
     logits = _products(h, w, b)
     wide = torch.promote_types(logits.dtype, torch.float32)
     at_target = torch.arange(len(h), device=h.device), targets
@@ -88,12 +126,12 @@ def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> tuple
     exponentials = logits.sub_(largest).exp_()
     sums = _row_sums(exponentials, wide)
     exponentials[at_target] = (exponentials[at_target] - sums).to(logits.dtype)
-    return exponentials, sums, shifted - sums.log()
+    return Residuals(exponentials, sums, shifted - sums.log())
 
 
 class _LinearLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, dtype, rows):  # type: ignore[override]
+    def forward(ctx, hidden, weight, bias, targets, dtype, rows, known):  # type: ignore[override]
         with torch.autocast(hidden.device.type, enabled=False):
             h, w, b = _operands(hidden, weight, bias, dtype)
             single = h.shape[0] <= rows
@@ -101,13 +139,13 @@ class _LinearLogProb(torch.autograd.Function):
             pieces = []
             for start in range(0, h.shape[0], rows):
                 part = slice(start, start + rows)
-                residuals, sums, log_prob = _residuals(h[part], w, b, targets[part])
+                residuals, sums, log_prob = known or _residuals(h[part], w, b, targets[part])
                 pieces.append(log_prob)
                 if single and any(ctx.needs_input_grad):
                     saved = (residuals, sums)
                 del residuals
         ctx.save_for_backward(h, w, b, targets, *saved)
-        ctx.rows, ctx.size = rows, weight.shape[1]
+        ctx.rows, ctx.size, ctx.collector = rows, weight.shape[1], collector()
         ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
         return torch.cat(pieces) if pieces else hidden.new_zeros(0)
 
@@ -126,10 +164,16 @@ class _LinearLogProb(torch.autograd.Function):
             torch.mul(torch.mm(residuals, w)[:, : ctx.size], scale, out=d_hidden[part])
             # Clamped: the factor of a target whose probability underflows is infinite, and 0 times infinity is NaN.
             scaled = (h[part] * scale).clamp_(-most, most).to(h.dtype)
-            product = torch.mm(residuals.t(), scaled)
-            d_bias += product[:, ctx.size] if b is None else torch.mm(scale.t().to(h.dtype), residuals)[0]
-            product = product[:, : ctx.size].to(wide)
-            d_weight = product if d_weight is None else d_weight.add_(product)
-        d_weight = w.new_zeros(w.shape[0], ctx.size) if d_weight is None else d_weight
+            product = matrix_gradient(ctx.collector, w, residuals, scaled)
+            if b is not None:
+                d_bias += torch.mm(scale.t().to(h.dtype), residuals)[0]
+            if product is not None:
+                if b is None:
+                    d_bias += product[:, ctx.size]
+                product = product[:, : ctx.size].to(wide)
+                d_weight = product if d_weight is None else d_weight.add_(product)
         hidden_dtype, weight_dtype, bias_dtype = ctx.dtypes
-        return d_hidden.to(hidden_dtype), d_weight.to(weight_dtype), d_bias.to(bias_dtype), None, None, None
+        if not len(h):
+            d_weight = w.new_zeros(w.shape[0], ctx.size)
+        d_weight = None if d_weight is None else d_weight.to(weight_dtype)
+        return d_hidden.to(hidden_dtype), d_weight, d_bias.to(bias_dtype), None, None, None, None

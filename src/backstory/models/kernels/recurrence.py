@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.devices import compute_dtype
+from backstory.models.kernels.factored_gradients import collector, matrix_gradient
 
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass there is three times
@@ -145,7 +146,7 @@ class _LSTMSegment(torch.autograd.Function):
             before = hidden[t] if mask is None else hidden[t] * mask
             hidden[t + 1].copy_(cells.step(t, torch.addmm(inputs[t], before, recurrent)))
         ctx.save_for_backward(x, weight_ih, weight_hh, hidden, *cells)
-        ctx.mask, ctx.dtypes = mask, (h.dtype, bias.dtype)
+        ctx.mask, ctx.dtypes, ctx.collector = mask, (h.dtype, bias.dtype), collector()
         return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
 
     @staticmethod
@@ -162,8 +163,11 @@ class _LSTMSegment(torch.autograd.Function):
         flat = back.d_gates.flatten(2).flatten(0, 1)
         before = hidden[:-1] if mask is None else hidden[:-1] * mask
         d_x = torch.mm(flat, weight_ih).view(x.shape).transpose(0, 1)
-        d_weight_ih = torch.mm(flat.t(), x.flatten(0, 1))
-        d_weight_hh = torch.mm(flat.t(), before.flatten(0, 1))
+        d_weight_ih = d_weight_hh = None
+        if ctx.needs_input_grad[3]:
+            d_weight_ih = matrix_gradient(ctx.collector, weight_ih, flat, x.flatten(0, 1))
+        if ctx.needs_input_grad[4]:
+            d_weight_hh = matrix_gradient(ctx.collector, weight_hh, flat, before.flatten(0, 1))
         h_dtype, bias_dtype = ctx.dtypes
         d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
         return d_x, d_h.to(h_dtype), back.d_c, d_weight_ih, d_weight_hh, d_bias, None
