@@ -76,30 +76,28 @@ def test_rows_of_an_embedding_that_does_not_learn_are_not_left() -> None:
 
 
 def test_a_score_is_not_computed_again_to_learn_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = []
-    residuals = log_probs._residuals
+    computed, residuals = [], log_probs._residuals
     monkeypatch.setattr(log_probs, "_residuals", lambda *a: computed.append(1) or residuals(*a))
     torch.manual_seed(0)
-    hidden, weight = torch.randn(1, 4, 3, requires_grad=True), torch.randn(9, 3, requires_grad=True)
-    targets, others = torch.tensor([[1, 8, 0, 1]]), torch.tensor([[1, 8, 0, 2]])
+    hidden, weight = torch.randn(2, 2, 3, requires_grad=True), torch.randn(9, 3, requires_grad=True)
+    across = hidden.transpose(0, 1)  # as the layers of few positions return it: to flatten it is to copy it
+    targets, others = torch.tensor([[1, 8], [0, 1]]), torch.tensor([[1, 8], [0, 2]])
 
     def learned(prediction: Softmax, targets: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(prediction.log_prob(targets).sum(), [hidden, weight])
 
-    expected = (
-        learned(Softmax(None, hidden, weight, None), targets),
-        learned(Softmax(None, hidden, weight, None), others),
-    )
-    prediction, computed[:] = Softmax(None, hidden, weight, None), []
+    expected = [learned(Softmax(None, across, weight, None), t) for t in (targets, others)]
+    prediction = Softmax(None, across, weight, None)
     with torch.no_grad():
-        prediction.log_prob(targets).zero_()  # a caller's own
+        prediction.log_prob(targets).zero_()  # the caller's own
         scored = prediction.log_prob(targets)
-    torch.testing.assert_close(scored, torch.log_softmax(hidden @ weight.t(), 2).gather(2, targets[..., None])[..., 0])
-    computed.clear()
-    for targets_, wanted, count in ((targets, expected[0], 0), (others, expected[1], 1)):
-        for mine, reference in zip(learned(prediction, targets_), wanted, strict=True):
-            assert torch.equal(mine, reference)
+        plain = torch.log_softmax(across @ weight.t(), 2).gather(2, targets[..., None])[..., 0]
+    torch.testing.assert_close(scored, plain)
+    for words, wanted, count in ((targets, expected[0], 0), (others, expected[1], 1)):
+        computed.clear()
+        assert all(
+            torch.equal(mine, reference) for mine, reference in zip(learned(prediction, words), wanted, strict=True)
+        )
         assert len(computed) == count
-    targets[0, 3] = 2  # scored were the numbers as they stood then
-    for mine, reference in zip(learned(prediction, targets), expected[1], strict=True):
-        assert torch.equal(mine, reference)
+    targets[1, 1] = 2  # what was scored are the targets as they stood then
+    assert all(torch.equal(a, b) for a, b in zip(learned(prediction, targets), expected[1], strict=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
-from backstory.models.kernels.linear_log_prob import CHUNK, Score, linear_log_prob
+from backstory.models.kernels.linear_log_prob import CHUNK, ScoredTargets, linear_log_prob
 from backstory.models.state import check_device, check_ids
 
 LARGEST_SHIFT = 80.0
@@ -130,12 +130,12 @@ class Softmax(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
-    score: Score = field(default_factory=Score, init=False, repr=False, compare=False)
+    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False, compare=False)
+    """Kept if the hidden vectors have a graph, by which something may be learned from the targets after they are scored."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        log_prob = linear_log_prob(
-            self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten(), score=self.score
-        )
+        scored = self.scored if self.hidden.requires_grad else None
+        log_prob = linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten(), scored=scored)
         return log_prob.view(targets.shape)
 
     def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

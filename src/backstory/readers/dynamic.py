@@ -15,7 +15,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
-from backstory.models.kernels.factored_gradients import FactoredGradients, Gradient, factoring, whole
+from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradients, factoring, whole
 from backstory.readers.base import Reader, ReaderCapabilities
 from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
@@ -132,7 +132,7 @@ class Nadam(Rule):
         self.steps, self.product = snapshot["steps"], snapshot["product"]
 
 
-class Segment(NamedTuple):
+class PredictedBlock(NamedTuple):
     """Tokens with their prediction, and what collects the factors of its gradients."""
 
     tokens: Tensor
@@ -172,7 +172,7 @@ class DynamicEvaluation(Reader):
         """Before the tokens that wait for a step."""
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """Tokens and targets observed since the last step."""
-        self._block: Segment | None = None
+        self._block: PredictedBlock | None = None
 
     def _rule(self) -> Rule:
         if self.settings.rule == "sgd":
@@ -214,11 +214,11 @@ class DynamicEvaluation(Reader):
             self._block, self._next = self._forward(tokens, self._state)
         return self._block.prediction
 
-    def _forward(self, tokens: Tensor, state: State) -> tuple["Segment", State]:
+    def _forward(self, tokens: Tensor, state: State) -> tuple["PredictedBlock", State]:
         factors = self._factors(tokens)
         with self.precision.context(tokens.device), cached(), factoring(factors):
             prediction, after = self.weights.model(tokens, state)
-        return Segment(tokens, prediction, factors), after
+        return PredictedBlock(tokens, prediction, factors), after
 
     def _factors(self, tokens: Tensor) -> FactoredGradients | None:
         """Return a collector for a segment whose gradients are left in factors."""
@@ -239,7 +239,7 @@ class DynamicEvaluation(Reader):
             self._waiting, self._begun = [], detach(self._next)
         self._state = self._next = detach(self._next)
 
-    def _step(self, known: "Segment | None") -> None:
+    def _step(self, known: "PredictedBlock | None") -> None:
         """Move the weights by the gradient of the tokens that wait; `known` is their prediction with its graph, if any."""
         tokens, targets = (torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True))
         with torch.enable_grad():
@@ -248,7 +248,7 @@ class DynamicEvaluation(Reader):
                 loss = -segment.prediction.log_prob(targets).mean()
         self.learn(loss.detach(), self.weights.gradients(loss, segment.factors))
 
-    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
+    def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         """Move the weights by the gradients of a segment's mean loss."""
         if self.settings.clip:
             whole_gradients = [whole(g) for g in gradients]

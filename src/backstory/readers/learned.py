@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from backstory.config import UserError, from_dict, pasted, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
-from backstory.models.kernels.factored_gradients import Gradient
+from backstory.models.kernels.factored_gradients import AnyGradient
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare, displace
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
@@ -210,7 +210,7 @@ class LearnedReader(DynamicEvaluation):
         self._mean = None
 
     @torch.no_grad()
-    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
+    def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         self.gated.loss = self.relative(loss.to(self.weights.delta.dtype))
         self.weights.update(gradients, self.gated)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from backstory.config import NonFiniteError, UserError, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import LanguageModel, Precision
-from backstory.models.kernels.factored_gradients import Gradient, whole
+from backstory.models.kernels.factored_gradients import AnyGradient, whole
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.learned import GateNetwork, Learned, LearnedReader, logs_of
@@ -67,7 +67,7 @@ class Recording(LearnedReader):
     unrolled: Unrolled
 
     @torch.no_grad()
-    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
+    def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         unrolled, delta = self.unrolled, self.weights.delta
         grad = delta.new_zeros(len(unrolled.indices))
         for tensor, part, inside in unrolled.parts:
@@ -186,7 +186,7 @@ class _SpreadReader(DynamicEvaluation):
         self.moments: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
-    def learn(self, loss: Tensor, gradients: list[Gradient]) -> None:
+    def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
         pieces = [
             logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from backstory.config import UserError
 from backstory.models import LanguageModel
-from backstory.models.kernels.factored_gradients import FactoredGradient, FactoredGradients, Gradient
+from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient, FactoredGradients
 
 CHUNK = 1 << 16
 """Weights that are moved at once on the CPU: their gradient and displacement stay in the core's own cache."""
@@ -98,12 +98,12 @@ class MovingWeights:
         for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True):
             torch.add(static, self.delta[region].view_as(static), out=moved.data)
 
-    def gradients(self, loss: Tensor, factors: FactoredGradients | None = None) -> list[Gradient]:
+    def gradients(self, loss: Tensor, factors: FactoredGradients | None = None) -> list[AnyGradient]:
         """Return the gradient of each moving parameter; None if the loss does not depend on it.
 
         `factors` collects those that the backward pass leaves in factors.
         """
-        gradients: list[Gradient] = []
+        gradients: list[AnyGradient] = []
         for moved, grad in zip(self.moved, torch.autograd.grad(loss, self.moved, allow_unused=True), strict=True):
             factored = None if factors is None else factors.of(moved)
             if factored is not None:
@@ -116,14 +116,14 @@ class MovingWeights:
         return FactoredGradients(p for p in self.moved if p.dim() == 2 and p.dtype == self.delta.dtype)
 
     @torch.no_grad()
-    def update(self, gradients: Sequence[Gradient], rule: Update) -> None:
+    def update(self, gradients: Sequence[AnyGradient], rule: Update) -> None:
         """Displace every weight by the rule, in one pass over memory."""
         for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
             for part, g in zip(parts, self._pieces(index, grad), strict=True):
                 rule(Piece(g, part.delta, part.region, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
-    def _pieces(self, index: int, grad: Gradient) -> Iterator[Tensor]:
+    def _pieces(self, index: int, grad: AnyGradient) -> Iterator[Tensor]:
         """Yield the gradient of each piece of a parameter; it is valid until the next."""
         if not isinstance(grad, FactoredGradient):
             whole = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad

@@ -52,11 +52,11 @@ class FactoredGradient:
         return gradient
 
 
-Gradient = Tensor | FactoredGradient | None
+AnyGradient = Tensor | FactoredGradient | None
 """A gradient, whole or in factors; None if the loss does not depend on the weights."""
 
 
-def whole(gradient: Gradient) -> Tensor | None:
+def whole(gradient: AnyGradient) -> Tensor | None:
     """Return a gradient as a tensor."""
     return gradient.whole() if isinstance(gradient, FactoredGradient) else gradient
 

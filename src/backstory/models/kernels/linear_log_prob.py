@@ -31,7 +31,7 @@ class Residuals(NamedTuple):
 
 
 @dataclass
-class Score:
+class ScoredTargets:
     """Targets that were scored without a graph, with the residuals, which are not computed again to learn from them."""
 
     targets: Tensor | None = None
@@ -48,7 +48,7 @@ def linear_log_prob(
     bias: Tensor | None,
     targets: Tensor,
     chunk: int = CHUNK,
-    score: Score | None = None,
+    scored: ScoredTargets | None = None,
 ) -> Tensor:
     """log softmax(hidden weight^T + bias)[targets], in at least float32.
 
@@ -56,8 +56,8 @@ def linear_log_prob(
     exponentials is taken in float32, because bfloat16 loses a tenth of a nat there. Without gradients the exponentials are
     in float32 too: each is rounded by up to 0.4% in bfloat16, which training does not notice and a score would.
 
-    `score` belongs to these hidden vectors and weights, which must not change between its calls. If they have a graph, it keeps
-    what a call without gradients computed for a call with them.
+    `scored` belongs to these hidden vectors and weights, which must not change between calls. It keeps what a call without
+    gradients computes for a call with them.
     """
     if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
         raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
@@ -67,10 +67,10 @@ def linear_log_prob(
     rows = max(1, chunk // weight.shape[0])
     if not torch.is_grad_enabled() and torch.finfo(dtype).bits < 32:
         return _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
-    if score is not None and not torch.is_grad_enabled() and hidden.requires_grad and len(hidden) <= rows:
-        score.targets, score.residuals = targets.clone(), _residuals(*_operands(hidden, weight, bias, dtype), targets)
-        return score.residuals.log_prob.clone()
-    known = None if score is None else score.known(targets)
+    if scored is not None and not torch.is_grad_enabled() and len(hidden) <= rows:
+        scored.targets, scored.residuals = targets.clone(), _residuals(*_operands(hidden, weight, bias, dtype), targets)
+        return scored.residuals.log_prob.clone()
+    known = None if scored is None else scored.known(targets)
     return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
 
 
