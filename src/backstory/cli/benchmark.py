@@ -62,10 +62,10 @@ def _table(speeds: Sequence["RecipeSpeed"]) -> Iterator[str]:
     for count in counts:
         label = f"training, {count} {plural('thread', count)}, tokens/s"
         rows.append([label, *(_shown(speed.training.get(count)) for speed in speeds)])
-    rows.append(["matrix products of a step alone, tokens/s", *(_shown(speed.products) for speed in speeds)])
+    rows.append(["its matrix products alone, 1 thread, tokens/s", *(_shown(speed.products) for speed in speeds)])
     rows.append(["evaluation, tokens/s", *(_shown(speed.evaluation) for speed in speeds)])
     rows.append(["training, most threads : one", *(_shown(speed.scaling, ".2f") for speed in speeds)])
-    rows.append(["training : its products", *(_shown(speed.share, ".2f") for speed in speeds)])
+    rows.append(["training, 1 thread : its products", *(_shown(speed.share, ".2f") for speed in speeds)])
     rows.append(["parameters", *(_shown(speed.parameters) for speed in speeds)])
     rows.append(["peak memory, GiB", *(_shown(speed.peak_gib, ".2f") for speed in speeds)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

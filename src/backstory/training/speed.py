@@ -22,7 +22,7 @@ from backstory.storage.provenance import commit, processor, versions
 from backstory.training.gradients import LOSS, Eager, Recorded
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
-from backstory.training.threads import median_seconds, restored_threads
+from backstory.training.threads import median_seconds, on_threads, restored_threads
 
 READING_SECONDS = 2.0
 """Seconds for which a model reads."""
@@ -40,10 +40,12 @@ class RecipeSpeed:
     training: dict[int, float]
     """Training steps, by number of threads; of a GPU one number."""
     products: float | None
-    """Steps of nothing but the matrix products of a training step, on the fastest number of threads; None for a core that is no
-    LSTM."""
+    """Steps of nothing but the matrix products of a training step, on one thread and in the processor's own time, which other
+    programs do not count in; on a GPU in time that passes. None for a core that is no LSTM."""
+    share: float | None
+    """The speed of training as a share of that, both measured in the same way."""
     evaluation: float
-    """Reading of one row, as `backstory evaluate` does it, on the same number of threads."""
+    """Reading of one row, as `backstory evaluate` does it, on the fastest number of threads of training."""
     peak_gib: float | None
     """Highest memory of the process up to the end of this recipe, or of the GPU, in GiB; None where it is unknown."""
 
@@ -51,11 +53,6 @@ class RecipeSpeed:
     def scaling(self) -> float | None:
         """Speed with the most threads, as a multiple of that with one; None where only one was tried."""
         return self.training[max(self.training)] / self.training[1] if len(self.training) > 1 else None
-
-    @property
-    def share(self) -> float | None:
-        """Best speed of training, as a share of that of its matrix products."""
-        return None if self.products is None else max(self.training.values()) / self.products
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class MachineSpeed:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**vars(self), "recipes": [vars(s) | {"scaling": s.scaling, "share": s.share} for s in self.recipes]}
+        return {**vars(self), "recipes": [vars(s) | {"scaling": s.scaling} for s in self.recipes]}
 
 
 def measure_speed(
@@ -121,17 +118,21 @@ def _recipe_speed(
     counts = tuple(sorted({min(2**power, usual) for power in range(usual.bit_length() + 1)}))
     for _ in range(2):  # allocates, and on a GPU records
         step()
-    training = {count: tokens / seconds for count, seconds in median_seconds(step, counts).items()}
+    seconds = median_seconds({count: on_threads(step, count) for count in counts})
     advance()
-    best = max(training, key=training.__getitem__)
-    torch.set_num_threads(best if device.type == "cpu" else torch.get_num_threads())
-    products = matrix_products(config, types, device, precision)
-    seconds = median_seconds(products, (torch.get_num_threads(),)) if products is not None else {}
+    speed = share = None
+    if (products := matrix_products(config, types, device, precision)) is not None:
+        torch.set_num_threads(1)
+        products()
+        clock = time.process_time if device.type == "cpu" else time.perf_counter
+        alone = median_seconds({"training": step, "products": products}, clock)
+        speed, share = tokens / alone["products"], alone["products"] / alone["training"]
     advance()
+    torch.set_num_threads(min(seconds, key=seconds.__getitem__))
     evaluation = _reading_speed(model, types, precision)
     advance()
-    alone = next((tokens / time_ for time_ in seconds.values()), None)
-    return RecipeSpeed(name, count_parameters(model), training, alone, evaluation, _peak(device))
+    training = {count: tokens / time_ for count, time_ in seconds.items()}
+    return RecipeSpeed(name, count_parameters(model), training, speed, share, evaluation, _peak(device))
 
 
 def training_step(

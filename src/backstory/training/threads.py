@@ -3,8 +3,9 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +13,7 @@ from backstory.config import plural
 from backstory.config.progress_bar import ProgressCallback, progress_bar
 from backstory.training.loop import Trainer
 
+K = TypeVar("K")
 MOST_THREADS = 1024
 FASTER = 1.05
 """Speed-up from which on twice as many threads are worth their cores."""
@@ -66,7 +68,7 @@ def fastest_threads(step: Callable[[], object], most: int) -> tuple[int, dict[in
     while (number := min(2 * best, most)) > best:
         torch.set_num_threads(number)
         step()
-        seconds |= median_seconds(step, (best, number))
+        seconds |= median_seconds({count: on_threads(step, count) for count in (best, number)})
         if seconds[best] <= FASTER * seconds[number]:
             break
         best = number
@@ -92,19 +94,30 @@ def describe(best: int, seconds: dict[int, float]) -> str:
     return f"{_threads(best)}: a step takes {seconds[best]:.3g} s, {others} (--threads sets the number)"
 
 
-def median_seconds(step: Callable[[], object], numbers: Sequence[int]) -> dict[int, float]:
-    """Return the median seconds of a step with each number of threads, which take turns."""
-    times: dict[int, list[float]] = {number: [] for number in numbers}
+def on_threads(step: Callable[[], object], number: int) -> Callable[[], None]:
+    """Return the step with so many threads."""
+
+    def run() -> None:
+        torch.set_num_threads(number)
+        step()
+
+    return run
+
+
+def median_seconds(
+    steps: Mapping[K, Callable[[], object]], clock: Callable[[], float] = time.perf_counter
+) -> dict[K, float]:
+    """Return the median seconds of several kinds of step by a clock; the kinds take turns."""
+    times: dict[K, list[float]] = {kind: [] for kind in steps}
     began = time.perf_counter()
     for turn in range(_MOST_TURNS):
         if turn >= _TURNS and time.perf_counter() - began > _SECONDS:
             break
-        for number in numbers:
-            torch.set_num_threads(number)
-            started = time.perf_counter()
+        for kind, step in steps.items():
+            started = clock()
             step()
-            times[number].append(time.perf_counter() - started)
-    return {number: statistics.median(values) for number, values in times.items()}
+            times[kind].append(clock() - started)
+    return {kind: statistics.median(values) for kind, values in times.items()}
 
 
 def _threads(number: int) -> str:
