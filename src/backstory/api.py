@@ -503,13 +503,19 @@ def compare(
 
 @_in_python
 @checked()
-def report(runs: Path | str | Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
+def report(
+    runs: Path | str | Sequence[Path | str],
+    out: Path | str,
+    overwrite: bool = False,
+    figures: Path | str | None = None,
+) -> None:
     """Write one self-contained page of the results in run folders.
 
     Args:
         runs: The folder of a run, or of several.
         out: The page. One of ours that is there is replaced.
         overwrite: Replace any other file too.
+        figures: A folder for every figure, as PDF, SVG and PNG.
 
     Raises UserError.
 
@@ -517,7 +523,8 @@ def report(runs: Path | str | Sequence[Path | str], out: Path | str, overwrite: 
         >>> bs.report(["runs/a", "runs/b"], "report.html")
     """
     folders = [runs] if isinstance(runs, str | Path) else runs
-    write([Path(run) for run in folders], Path(out), overwrite, published_examinations())
+    write([Path(run) for run in folders], Path(out), overwrite, published_examinations(),
+          None if figures is None else Path(figures))  # fmt: skip
 
 
 def _open(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:

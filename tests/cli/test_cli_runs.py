@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import SMALL, Command, tree
 
+import backstory as bs
 from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
@@ -274,6 +276,18 @@ def test_a_corpus_is_shown(command: Command, desk: Path) -> None:
     cut = command("data", "show", "good.txt", "--minimum-count", "2", "--tokenizer", "words").out
     assert "tokenizer words" in cut and cut != shown.out
     assert tree(desk) == before
+
+
+def test_a_recipe_is_shown_without_what_does_not_apply(command: Command) -> None:
+    def text(*recipe: str) -> dict:
+        return yaml.safe_load(command("recipe", "show", *recipe).out)["text"]
+
+    assert not {"recall", "algorithm"} & text("ptb-small").keys()
+    assert "recall" in text("recall") and "algorithm" not in text("recall")
+    Path("changed.yaml").write_text("text: {corpus: ptb, recall: {length: 5}}\n")
+    assert text("changed.yaml")["recall"]["length"] == 5
+    Path("shown.yaml").write_text(command("recipe", "show", "ptb-small").out)
+    assert bs.recipe("shown.yaml") == bs.recipe("ptb-small")
 
 
 def test_a_recipe_is_copied_checked_and_trained(command: Command) -> None:

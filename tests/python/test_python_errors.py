@@ -67,7 +67,7 @@ def test_training_names_its_modes(tmp_path: Path) -> None:
         ),
         (
             lambda: bs.report("run", "page.html", overwrit=True),  # type: ignore[call-arg]
-            "report has no argument 'overwrit' (did you mean 'overwrite'?); it has runs, out, overwrite",
+            "report has no argument 'overwrit' (did you mean 'overwrite'?); it has runs, out, overwrite, figures",
         ),
     ],
 )

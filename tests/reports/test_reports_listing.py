@@ -8,6 +8,8 @@ import pytest
 
 from backstory.cli.main import main
 from backstory.config import UserError
+from backstory.data.tokenizers.built_in import BUILT_IN
+from backstory.results import run_listing
 from backstory.results.run_listing import list_runs, runs_in
 from backstory.runs.run import load_run
 from backstory.storage.lock import locked
@@ -37,11 +39,15 @@ def test_a_finished_run_has_its_figures(runs: Path, tiny_run: Path, capsys: pyte
     assert run.test_nats == test["figures"]["nats_per_token"] and listed["seed10"].test_nats is None
 
 
+def test_tokenizers_have_the_units_that_they_say() -> None:
+    assert {name: tokenizer.unit for name, tokenizer in BUILT_IN.items()} == run_listing.UNITS
+
+
 def test_a_run_that_is_not_finished_has_what_is_known(runs: Path) -> None:
     (runs / "seed9" / "result.json").unlink()
     stopped = next(run for run in list_runs(runs) if run.name == "seed9")
     weights = load_run(runs / "seed9").model.parameters()
-    assert (stopped.state, stopped.epoch, stopped.unit) == ("stopped", 1, None)
+    assert (stopped.state, stopped.epoch, stopped.unit) == ("stopped", 1, "word")
     assert stopped.parameters == sum(p.numel() for p in weights) and stopped.valid_nats is not None
     with locked(runs / "seed9", "training", "--out"):
         assert next(run for run in list_runs(runs) if run.name == "seed9").state == "running"

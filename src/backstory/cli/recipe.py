@@ -5,19 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+import yaml
 
 from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
-from backstory.config import UserError, pasted, recipes, to_dict, to_yaml
+from backstory.config import RunConfig, UserError, pasted, recipes, to_dict
 from backstory.config.errors import refused
+from backstory.config.strict import changes
 from backstory.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True)
 class ShowRecipeArguments(JsonOutput):
-    """Show every setting of a recipe, as YAML."""
+    """Show every setting of a recipe, as YAML; those of synthetic corpora only where they apply."""
 
     recipe: Annotated[
         tyro.conf.Positional[str],
@@ -59,8 +61,20 @@ def show(arguments: Sequence[str]) -> int:
         print_json(to_dict(config))
         return 0
     lines = recipes.text(args.recipe).splitlines() if args.recipe in recipes.names() else []
-    print(*takewhile(lambda line: line.startswith("#"), lines), to_yaml(config), sep="\n", end="")
+    print(*takewhile(lambda line: line.startswith("#"), lines), yaml.safe_dump(_applying(config), sort_keys=False),
+          sep="\n", end="")  # fmt: skip
     return 0
+
+
+def _applying(config: RunConfig) -> dict[str, Any]:
+    """Return the settings without those of synthetic corpora that the corpus is not, unless they were changed."""
+    from backstory.data.encoding import SYNTHETIC_SETTINGS
+
+    settings = to_dict(config)
+    for part, corpora in SYNTHETIC_SETTINGS.items():
+        if config.text.corpus not in corpora and not changes(getattr(config.text, part)):
+            del settings["text"][part]
+    return settings
 
 
 def copy(arguments: Sequence[str]) -> int:

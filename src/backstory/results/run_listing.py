@@ -24,6 +24,16 @@ from backstory.storage.provenance import RESULT
 State = Literal["finished", "stopped", "running", "damaged"]
 DEEPEST = 3
 """Levels of folders below the one that is listed; suites and sweeps keep their runs in folders of their own."""
+UNITS = {
+    "words": "word",
+    "regex": "word",
+    "characters": "character",
+    "marked-characters": "character",
+    "bytes": "byte",
+}
+"""The token of each tokenizer with a name; other tokenizers cut pieces."""
+LARGEST_VOCABULARY = 1 << 28
+"""Bytes of a vocabulary that is read to list a run."""
 TEST = "evaluate-test"
 """Folder of a run with the result of its test split, read by the static reader."""
 
@@ -42,7 +52,7 @@ class RunSummary:
     epochs: int | None = None
     """Epochs that are planned, fine-tuning included; None where minutes or steps are planned."""
     unit: str | None = None
-    """The scored token: word, character, ...; None before the end of the training."""
+    """The scored token: word, character, ...; None before the first validation."""
     valid_nats: float | None = None
     """Best validation so far, per token."""
     test_nats: float | None = None
@@ -108,7 +118,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
         parameters=figures.parameters if figures else _parameters(folder),
         epoch=last,
         epochs=planned,
-        unit=figures.unit if figures else None,
+        unit=figures.unit if figures else _unit(folder, bool(training.get("answer_loss_only"))),
         valid_nats=min((record.valid_nats for record in epochs), default=figures.valid_nats if figures else None),
         test_nats=test.figures.nats_per_token if test else None,
         changed=_time(folder),
@@ -146,6 +156,18 @@ def _parameters(folder: Path) -> int | None:
             header = parse(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
         return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _unit(folder: Path, answers: bool) -> str | None:
+    """Return the token that an unfinished run is scored per, by the vocabulary of its best weights; None if there is none."""
+    files = sorted(folder.glob("checkpoints/best-*/vocabulary.json"), key=lambda file: _natural(file.parent.name))
+    try:
+        with open_regular(files[-1], folder) as file:
+            name = parse(file.read(LARGEST_VOCABULARY))["tokenizer"]["name"]
+        unit = UNITS.get(name, "piece")
+        return f"answer {unit}" if answers else unit
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
