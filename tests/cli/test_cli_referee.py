@@ -35,7 +35,7 @@ class Broken:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the files of the page, a cheat and a text."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "bigrams", raising=False)
     for name, code in EXAMPLES.items():
         Path(name).write_text(code)

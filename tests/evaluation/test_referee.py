@@ -93,6 +93,16 @@ def test_a_look_ahead_is_shown_with_both_scores() -> None:
     assert violation.found == pytest.approx(whole[0, ids[0]]) and violation.expected == pytest.approx(alone[0, ids[0]])
 
 
+def test_a_predict_that_changes_the_predictor_is_no_single_pass() -> None:
+    class Counts(Bigrams):
+        def predict(self, tokens: np.ndarray) -> np.ndarray:
+            table = super().predict(tokens)
+            self.counts[0, 0, 0] += 1
+            return table
+
+    assert refereed(Counts, zoo.text(300), block=50).violations[0].condition == "one_pass"
+
+
 # --- honest predictors ---
 
 

@@ -72,10 +72,10 @@ def load_factory(name: str) -> Callable[[], Any]:
         path = Path(place).resolve()
         if not path.is_file():
             raise UserError(f"there is no Python file {shown(place)}; give the path of one, as in my_model.py:make")
+        _import_from(str(path.parent))
         module = _run(path, path.read_bytes(), "file")
     else:
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # as `python -m` does
+        _import_from(os.getcwd())
         try:
             module = importlib.import_module(place)
         except Exception as error:
@@ -84,6 +84,12 @@ def load_factory(name: str) -> Callable[[], Any]:
     functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
     check_name(attribute, functions, f"function or class in {place} called")
     return getattr(module, attribute)
+
+
+def _import_from(folder: str) -> None:
+    """Let modules of a folder be imported, as `python FILE` and `python -m MODULE` do."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
