@@ -85,8 +85,13 @@ def test_a_text_comes_back_from_every_model_and_reader(parts: str, reader: str) 
     assert decompress(code.data, run) == TEXT.encode()
 
 
-@pytest.mark.parametrize("name", ["words", "characters", "bytes"])
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("file", "name"),
+    fast_then_full(
+        [(file, name) for file in FILES for name in ("words", "characters", "bytes")],
+        [*((file, "words") for file in FILES), ("UTF-16", "bytes"), ("random", "characters")],
+    ),
+)
 def test_any_file_comes_back(file: str, name: str) -> None:
     run = run_of(vocabulary_of(name))
     for batch_size in (1, 7):

@@ -88,7 +88,7 @@ def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(tiny_run, moved)
     gone = pack(replace(header, model="hf:nowhere"), payload)
-    with pytest.raises(UserError, match="the model of the code, hf:nowhere, is not here; name it with --model"):
+    with pytest.raises(UserError, match="the model of the code, hf:nowhere, is not here; name it with model"):
         bs.verify(gone)
     assert bs.verify(gone, moved).holds
     for text in (None, {}, {**(header.text or {}), "nats_per_token": "good"}):

@@ -263,11 +263,20 @@ def starts_again(reader: Reader) -> None:
     require(read(reader, ids, 0).nats == read(reader, ids, 0).nats, "start() does not forget what was read before")
 
 
+def reads_in_pieces(reader: Reader) -> None:
+    can, ids = reader.capabilities, example_ids(60, reader.model.vocabulary_size)
+    if not (can.block_invariant or can.collects_blocks):  # it does not claim so
+        return
+    apart = abs(read(reader, ids, 0).nats - read(reader, ids, 0, block=1).nats)
+    require(apart < 1e-4, f"one token at a time scores differ by {apart:.2g} nats; declare block_invariant=False")
+
+
 READER_CHECKS: Mapping[str, Callable[[Reader], None]] = {
     "the audit passes": passes_the_audit,
     "a fork is independent": forks,
     "the model stays as it was": leaves_the_model_alone,
     "start forgets": starts_again,
+    "one token at a time is the same": reads_in_pieces,
 }
 
 
