@@ -382,7 +382,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     kind = "evaluation"
 
     split: Name
-    """The part of the corpus that was read: `test`, `valid`, `train`; `text` for a text of one's own."""
+    """The part of the corpus that was read: `test`, `valid`, `train`; `text` for your own text."""
     reader: Name
     """The reader: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
     readers: tuple[Json, ...] | None = None

@@ -357,7 +357,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     targets: CountFrom1
     """Tokens that were predicted, the same ones under every condition."""
     maximum_context: Count
-    """Only tokens with so many before them are targets."""
+    """Only tokens with at least this many before them are targets."""
     context: Count | None = None
     """The tokens that are perturbed and that the baseline reads; null where that is all of them (`truncate`, `cache`)."""
     within_documents: bool | None = None
