@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 REPORT, REWARD, MEMORIES_PNG, MEMORY = (
     Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory")
 )
-WIDTH, TALL = 1240, 9000
+WIDTH, TALL = 880, 9000
 """Pixels of the window: so tall that nothing of the page is out of it."""
+LEFT_OUT = "#figures, #gate, #recency, #sample-text, #context > details, #context figure ~ figure, #context h3, #context h3 ~ *"
+"""What the picture of a report leaves out, for lack of room."""
 WORD = 69
 """The word that is chosen."""
 PRINTED = RewardConfig()
@@ -108,15 +110,16 @@ def mark(axes: "Axes") -> None:
 
 
 def picture(runs: list[Path]) -> Image.Image:
-    """The report down to the learning curves, and beside it the context curves down to the first text view."""
+    """The top of the report and its learning curves; beside them its context curves and first text view."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         report = Path(folder) / "report.html"
         write(runs, report)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(viewport={"width": WIDTH, "height": TALL}, color_scheme="light")
         page.goto(report.as_uri())
+        page.add_style_tag(content=f"{LEFT_OUT} {{ display: none; }}")
         page.locator(".words").first.locator("span").nth(WORD).click()
-        middle = edge(page, "h2:text-is('Context')", "top") - 30
+        middle = edge(page, "#context", "top")
         end = edge(page, ".panel", "bottom")
         whole = Image.open(io.BytesIO(page.screenshot()))
         browser.close()
