@@ -119,7 +119,7 @@ def picture(runs: list[Path]) -> Image.Image:
         page.goto(report.as_uri())
         page.add_style_tag(content=f"{LEFT_OUT} {{ display: none; }}")
         page.locator(".words").first.locator("span").nth(WORD).click()
-        middle = edge(page, "#context", "top")
+        middle = edge(page, "#context", "top") - 30
         end = edge(page, ".panel", "bottom")
         whole = Image.open(io.BytesIO(page.screenshot()))
         browser.close()

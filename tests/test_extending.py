@@ -100,6 +100,9 @@ def test_the_core_of_the_page_trains_and_is_read(backstory: Backstory, folder: P
     read = backstory(folder, "evaluate", "run", "--plugin", "my_core.py", "--reader", "cache")
     assert read.returncode == 0 and "audit       passed" in read.stdout
     assert "core gru" in backstory(folder, "ls", "models", "--plugin=my_core.py").stdout
+    exported = backstory(folder, "export", "run", "--plugin", "my_core.py")
+    assert exported.returncode == 2 and not (folder / "run" / "export").exists()
+    assert "the part gru of run comes from a plugin, and only models of Backstory's own parts" in exported.stderr
     without = backstory(folder, "evaluate", "run")
     assert without.returncode == 2 and without.stderr.count("\n") == 1
     assert "'gru'" in without.stderr and "--plugin" in without.stderr

@@ -550,6 +550,12 @@ def test_a_settings_value_is_not_taken_for_a_flag(command: Command, desk: Path) 
     assert "must be at least 0" in command("examine", "run", "--seed", "-5").mistake()
 
 
+def test_a_prompt_that_is_the_name_of_a_file_is_told(command: Command, run_copy: Path) -> None:
+    (run_copy.parent / "good.txt").write_text("word1 word2")
+    done = command("generate", "run", "--prompt", "good.txt", "--tokens", "1")
+    assert done.code == 0 and "the prompt is the name of a file; `--prompt - < good.txt` takes its text\n" in done.err
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes.")]
 )

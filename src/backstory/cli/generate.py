@@ -1,7 +1,6 @@
 """`backstory generate RUN --prompt TEXT`: continue a prompt with a trained model, printing each word as it is sampled."""
 
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
         prompt = data.decode("utf-8", "surrogateescape")
     elif len(prompt) < 256 and "\0" not in prompt and Path(prompt).is_file():
-        warnings.warn(f"the prompt is the name of a file; `--prompt - < {pasted(prompt)}` takes its text", stacklevel=2)
+        line = f"the prompt is the name of a file; `--prompt - < {pasted(prompt)}` takes its text"
+        print(f"backstory: {line}", file=sys.stderr)
     options: dict[str, Any] = vars(args) | {"prompt": prompt, "reader": args.reader or None}
     del options["json"]
     if args.json:
