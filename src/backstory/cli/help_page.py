@@ -118,8 +118,8 @@ def page(kind: type, verb: str, default: Any, everything: bool) -> str:
 
 def wanted(arguments: Iterable[str]) -> Literal["common", "all"] | None:
     """Return the page that arguments ask for, if any."""
-    asked = set(arguments)
-    return "all" if HELP_ALL in asked else "common" if asked.intersection(HELP) else None
+    typed = set(arguments)
+    return "all" if HELP_ALL in typed else "common" if typed.intersection(HELP) else None
 
 
 def table(entries: Mapping[str, str]) -> str:

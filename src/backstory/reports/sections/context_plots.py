@@ -54,7 +54,7 @@ class Panel:
 
 
 def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
-    """Draw one experiment on several models, a panel for each on the same axes; what all have in common is told once."""
+    """Draw one experiment on several models, a panel for each on the same axes; what all have in common is captions once."""
     first = panels[0][1]
     several = len(panels) > 1
     sentences = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
@@ -178,8 +178,8 @@ def _truncated(
     if not examined.truncation or not lines:
         return None
     unit = examined.truncation.figures.counted_in
-    told = _told(sentence, examined, published)
-    return _curves(lines, "context", f"context ({unit}s)", unit, title, told, [examined.truncation])
+    captions = _captions(sentence, examined, published)
+    return _curves(lines, "context", f"context ({unit}s)", unit, title, captions, [examined.truncation])
 
 
 def local_order(examined: Examinations, published: Published | None) -> Panel | None:
@@ -210,11 +210,11 @@ def _order(
     # An experiment has the same colour on every model, whichever others were made.
     changed = {r.figures.experiment: r.figures.conditions_with(span=span) for r in used}
     lines: list[Line] = [(name, changed.get(experiment, ())) for experiment, name in names.items()]
-    told = _told(sentence, examined, published)
-    return _curves(lines, "boundary", across, examined.counted_in(), title, told, used)
+    captions = _captions(sentence, examined, published)
+    return _curves(lines, "boundary", across, examined.counted_in(), title, captions, used)
 
 
-def _told(sentence: sentences.Sentence, examined: Examinations, published: Published | None) -> tuple[str, str]:
+def _captions(sentence: sentences.Sentence, examined: Examinations, published: Published | None) -> tuple[str, str]:
     """Return what an experiment found, and what was published of the same, apart."""
     own, whole = sentence(examined, None), sentence(examined, published)
     printed = whole.removeprefix(own.removesuffix(".")).lstrip("; .")
@@ -227,7 +227,7 @@ def _curves(
     across: str,
     unit: str,
     title: str,
-    told: tuple[str, str],
+    captions: tuple[str, str],
     results: Sequence[Examination],
 ) -> Panel:
     """Return effects against a number of tokens or words (`unit`), a line with its band for each."""
@@ -239,7 +239,7 @@ def _curves(
                 curve(axes, conditions, parameter, index, 0.2 if len(lines) < 4 else 0.1, name)
         log_axis(axes, "", "", (1, 2, 5))
 
-    return Panel(title, across, added_loss(unit), *told, f"Bands: {spread_words(results)}.", results, draw)
+    return Panel(title, across, added_loss(unit), *captions, f"Bands: {spread_words(results)}.", results, draw)
 
 
 def dropped(examined: Examinations, published: Published | None) -> Panel | None:
@@ -255,7 +255,7 @@ def dropped(examined: Examinations, published: Published | None) -> Panel | None
             bars.append((f"at random, for {kind}" if control else f"{kind} words", [*map(conditions.get, boundaries)]))
             names.append([f"drop-{kind}-{b}" + ("-control" if control else "") for b in boundaries])
     return _barred(examined, bars, names, published, title="Content and function words dropped", note="",
-                   told=_told(sentences.dropped, examined, published), places=[*map(count, boundaries)],
+                   captions=_captions(sentences.dropped, examined, published), places=[*map(count, boundaries)],
                    across=f"nearest {f.counted_in}s that none are dropped from", results=[result])  # fmt: skip
 
 
@@ -267,8 +267,8 @@ def copied(examined: Examinations, published: Published | None) -> Panel | None:
         return None
     bars = [(titles[name], [examined.in_class(name, group) for group in sentences.CLASSES]) for name in used]
     names = [[f"{name}-{group}" for group in sentences.CLASSES] for name in used]
-    told = _told(sentences.copied, examined, published)
-    return _by_class(examined, "Words that come back", told, bars, names, used, published)
+    captions = _captions(sentences.copied, examined, published)
+    return _by_class(examined, "Words that come back", captions, bars, names, used, published)
 
 
 def replaced(examined: Examinations, published: Published | None) -> Panel | None:
@@ -283,8 +283,8 @@ def replaced(examined: Examinations, published: Published | None) -> Panel | Non
     if "drop-target" in examined.results:
         bars.append(("dropped", [examined.in_class("drop-target", group) for group in sentences.CLASSES]))
         used.append("drop-target")
-    told = _told(sentences.replaced, examined, published)
-    return _by_class(examined, "Words that come back, replaced", told, bars, [], used, published)
+    captions = _captions(sentences.replaced, examined, published)
+    return _by_class(examined, "Words that come back, replaced", captions, bars, [], used, published)
 
 
 def cached(examined: Examinations, published: Published | None) -> Panel | None:
@@ -293,8 +293,8 @@ def cached(examined: Examinations, published: Published | None) -> Panel | None:
         return None
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
     names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
-    told = _told(sentences.cached, examined, published)
-    return _by_class(examined, "What the cache is worth", told, bars, names, [CACHE], published)
+    captions = _captions(sentences.cached, examined, published)
+    return _by_class(examined, "What the cache is worth", captions, bars, names, [CACHE], published)
 
 
 def pictured(result: Examination) -> Panel | None:
@@ -302,13 +302,13 @@ def pictured(result: Examination) -> Panel | None:
     f = result.figures
     if not isinstance(f, PicturedFigures):
         return None
-    title, told, unit = f.picture.title, (sentences.pictured(f), ""), f.counted_in
+    title, captions, unit = f.picture.title, (sentences.pictured(f), ""), f.counted_in
     series = sentences.by_series(f.conditions)
     if f.picture.by is None:
         across = f"nearest {unit}s left as they are"
         if not any(map(boundary_of, f.conditions)):
             return None
-        return _curves([*series.items()], "boundary", across, unit, title, told, [result])
+        return _curves([*series.items()], "boundary", across, unit, title, captions, [result])
     groups = f.groups_by(f.picture.by)
     if not groups:
         return None
@@ -316,14 +316,14 @@ def pictured(result: Examination) -> Panel | None:
     bars: Bars = [(name, [next(iter(one.get(name, ())), None) for one in by_group]) for name in series]
     places = [f"{name}\n{count(group.targets)}" for name, group in groups.items()]
     examined = Examinations(result.name, {f.experiment: result})
-    return _barred(examined, bars, [], None, title=title, told=told, note="Numbers: how many targets. ",
+    return _barred(examined, bars, [], None, title=title, captions=captions, note="Numbers: how many targets. ",
                    places=places, across=f.picture.by, results=[result])  # fmt: skip
 
 
 def _by_class(
     examined: Examinations,
     title: str,
-    told: tuple[str, str],
+    captions: tuple[str, str],
     bars: Bars,
     names: Sequence[Sequence[str]],
     used: Sequence[str],
@@ -339,7 +339,7 @@ def _by_class(
     far = "only before them, in the cache’s window" if used == [CACHE] else "only before them"
     about = f"Near: the word came among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
     places = [f"{name}\n{count(targets.get(group, 0))}" for group, name in classes.items()]
-    return _barred(examined, bars, names, published, title=title, told=told, note=f"{about} ", places=places,
+    return _barred(examined, bars, names, published, title=title, captions=captions, note=f"{about} ", places=places,
                    across="where the word came before", results=results)  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def _barred(
     published: Published | None,
     *,
     title: str,
-    told: tuple[str, str],
+    captions: tuple[str, str],
     note: str,
     places: Sequence[str],
     across: str,
@@ -361,7 +361,9 @@ def _barred(
     diamonds = " Diamonds: published." if any(value is not None for row in marks for value in row) else ""
     unit = counted_in([result.figures for result in results])
     note = f"{note}Lines on bars: {spread_words(results)}.{diamonds}"
-    return Panel(title, across, added_loss(unit), *told, note, results, lambda axes: _bars(axes, places, bars, marks))
+    return Panel(
+        title, across, added_loss(unit), *captions, note, results, lambda axes: _bars(axes, places, bars, marks)
+    )
 
 
 def _printed(published: Published | None, corpus: str, name: str) -> float | None:
