@@ -34,9 +34,12 @@ REPORT, REWARD, MEMORIES_PNG, MEMORY = (
 )
 WIDTH, TALL = 880, 9000
 """Pixels of the window: so tall that nothing of the page is out of it."""
-LEFT_OUT = "#figures, #gate, #recency, #sample-text, #context > details, #context figure ~ figure, #context h3, #context h3 ~ *"
+LEFT_OUT = (
+    "#figures, #learning .scroll, #gate, #recency, #sample-text, "
+    "#context > details, #context figure ~ figure, #context h3, #context h3 ~ *"
+)
 """What the picture of a report leaves out, for lack of room."""
-WORD = 69
+WORD = 71
 """The word that is chosen."""
 PRINTED = RewardConfig()
 RATIOS = torch.linspace(0.0, 2.2, 441, dtype=torch.float64)
