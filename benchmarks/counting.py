@@ -3,8 +3,10 @@
     python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts ngrams ppm stacks] --out results/benchmark-counting.json
 
 `ngrams` counts Penn Treebank and reads its validation and test splits, alone and with a unigram cache tuned on validation.
-`ppm` reads the first bytes of a file beside gzip, bzip2 and xz. `stacks` tunes readers on the beginning of the validation split
-of copies of trained runs, and evaluates them on both splits. Parts that are not named are kept from the file.
+`ppm` reads the first bytes of enwik8, beside gzip, bzip2 and xz. `stacks` puts readers around trained runs, one around the
+other, tuned on the beginning of validation, and reads the test split. Parts and runs that are not named are kept from the file.
+
+The runs of results/benchmark-counting.json: backstory train demo --seed 1 (2, 3) --epochs 3 --training.decay-epochs 2.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from backstory.data import prepare
 from backstory.readers.counting import Counts, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.readers.registry import parse_stack
+from backstory.storage.provenance import commit
 from backstory.tuning.preparation import tune_reader
 
 BLOCK = 256
@@ -42,17 +45,8 @@ PPMS = [
     *(PPMSettings(4, "c", exclusion=exclusion) for exclusion in (False, True)),
     PPMSettings(5, "d", 0.8),
 ]
-STACKS = (
-    "ngram",
-    "ngram:online=true",
-    "cache",
-    "ppm",
-    "cache+ngram",
-    "cache+ngram+ppm",
-    "cache+ngram+mixture",
-    "cache+ngram+ppm+mixture",
-)
-"""Each is tuned layer by layer; the layers inside it were tuned before."""
+LAYERS = ("cache:window=2000", "ngram", "ppm:order=3,discount=0.8", "mixture")
+"""Around the model, the innermost first. What is not typed is tuned, layer by layer."""
 
 
 def scores(counts: Counts, ids: np.ndarray, start: int) -> np.ndarray:
@@ -92,23 +86,38 @@ def ngrams(data: Path) -> dict[str, Any]:
     dataset = prepare(TextConfig(corpus="ptb"), data)
     splits = {name: split.ids for name, split in dataset.splits.items()}
     types, start, rows = len(dataset.vocabulary), dataset.vocabulary.start, []
-    for order, across, online in [*((n, True, False) for n in (1, 2, 3, 4, 5, 6)), (5, False, False), (5, True, True)]:
+    for order, across, online in [
+        *((n, True, False) for n in (1, 2, 3, 4, 5, 6)),
+        (5, False, False),
+        (5, True, True),
+    ]:
         began = time.perf_counter()
         counts = count_ngrams(splits["train"], types, start, order, across)
         row: dict[str, Any] = {"order": order, "across_lines": across, "online": online}
-        row |= {"counting_seconds": round(time.perf_counter() - began, 2), "bytes": size_of(counts)}
+        row |= {
+            "counting_seconds": round(time.perf_counter() - began, 2),
+            "bytes": size_of(counts),
+        }
         row["ngrams"] = sum(len(table.keys) for table in counts.tables) + int((counts.unigrams > 0).sum())
         of_split = {}
         for name in ("valid", "test"):
             began = time.perf_counter()
             setting = NgramSettings(order=order, across_lines=across, online=online)
             of_split[name] = scores(ngram_counts_of(counts, setting), splits[name], start)
-            row[name], row[f"{name}_seconds"] = perplexity(of_split[name]), round(time.perf_counter() - began, 2)
+            row[name], row[f"{name}_seconds"] = (
+                perplexity(of_split[name]),
+                round(time.perf_counter() - began, 2),
+            )
         if order == 5:
             row["cache"] = with_cache(of_split, splits)
         rows.append(row)
         print(row, flush=True)
-    return {"corpus": "ptb", "types": types, "tokens": len(splits["train"]), "rows": rows}
+    return {
+        "corpus": "ptb",
+        "types": types,
+        "tokens": len(splits["train"]),
+        "rows": rows,
+    }
 
 
 def with_cache(scores_of: dict[str, np.ndarray], splits: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -119,7 +128,10 @@ def with_cache(scores_of: dict[str, np.ndarray], splits: dict[str, np.ndarray]) 
         first = np.arange(len(p)) == 0
         return perplexity(np.log(np.where(first, p, (1 - share) * p + share * cached)))
 
-    window, share = min(((w, s) for w in WINDOWS for s in SHARES), key=lambda point: mixed("valid", *point))
+    window, share = min(
+        ((w, s) for w in WINDOWS for s in SHARES),
+        key=lambda point: mixed("valid", *point),
+    )
     return {"window": window, "share": share} | {name: mixed(name, window, share) for name in ("valid", "test")}
 
 
@@ -136,7 +148,11 @@ def ppm(data: Path) -> dict[str, Any]:
     for setting in PPMS:
         began = time.process_time()
         bits = -float(scores(ppm_counts(setting, 256), ids, 10).mean()) / math.log(2)
-        row = {**vars(setting), "bits_per_byte": bits, "seconds": round(time.process_time() - began, 1)}
+        row = {
+            **vars(setting),
+            "bits_per_byte": bits,
+            "seconds": round(time.process_time() - began, 1),
+        }
         del row["weight"]
         rows.append(row)
         print(row, flush=True)
@@ -147,23 +163,26 @@ def ppm(data: Path) -> dict[str, Any]:
     }
 
 
-def stacks(runs: Sequence[Path], names: Sequence[str]) -> dict[str, Any]:
-    """Perplexities of readers around trained runs; every layer is tuned on validation, in a copy of the run."""
-    rows = []
+def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Test perplexity of every layer around trained runs, from one audited reading each; layers are tuned on validation."""
+    rows = [row for row in known if row["run"] not in {run.name for run in runs}]
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             place = Path(shutil.copytree(run, Path(folder) / run.name))
-            for name in ("static", *names):
-                if name != "static":
-                    tune_reader(place, parse_stack(name), "valid", 20_000)
-                row: dict[str, Any] = {"run": run.name, "reader": name}
-                for split in ("valid", "test"):
-                    figures = bs.evaluate(place, split=split, reader=name).figures
-                    row[split] = figures.perplexity
-                    row[f"{split}_audit"] = figures.audit is not None and figures.audit.passed
-                    row["readers"] = list(figures.readers or ())
-                rows.append(row)
-                print({key: value for key, value in row.items() if key != "readers"}, flush=True)
+            for depth in range(1, len(LAYERS) + 1):
+                tune_reader(place, parse_stack(LAYERS[:depth]), "valid", 20_000)
+            figures = bs.evaluate(place, split="test", reader=LAYERS).figures
+            layers = {gain.name: math.exp(gain.nats_per_token) for gain in figures.gains or ()}
+            audited = figures.audit is not None and figures.audit.passed
+            training = json.loads((run / "result.json").read_text())["figures"]
+            row = {
+                "run": run.name,
+                "test": layers,
+                "audit": audited,
+                "readers": list(figures.readers or ()),
+            }
+            rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens})
+            print(rows[-1], flush=True)
     return {"rows": rows}
 
 
@@ -171,16 +190,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
-    parser.add_argument("--readers", nargs="+", default=list(STACKS))
-    parser.add_argument("--parts", nargs="+", choices=["ngrams", "ppm", "stacks"], default=["ngrams", "ppm", "stacks"])
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=["ngrams", "ppm", "stacks"],
+        default=["ngrams", "ppm", "stacks"],
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     known = json.loads(args.out.read_text()) if args.out.is_file() else {}
     figures = {name: known[name] for name in ("ngrams", "ppm", "stacks") if name in known}
     parts = {"ngrams": lambda: ngrams(args.data), "ppm": lambda: ppm(args.data)}
-    parts["stacks"] = lambda: stacks(args.runs, args.readers)
+    parts["stacks"] = lambda: stacks(args.runs, figures.get("stacks", {}).get("rows", []))
     for name in args.parts:
-        figures[name] = parts[name]()
+        figures[name] = parts[name]() | {"commit": commit()}
         write(args.out, "counting", **figures)
 
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import statistics
 import textwrap
 import types
 import typing
@@ -772,6 +773,35 @@ def counted_ngrams() -> Table:
     return headed(heads, rows)
 
 
+def counted_bytes() -> Table:
+    """Bits per byte of PPM alone, and of compressors."""
+    part = counted("ppm")
+    rows = [(name, MISSING, MISSING, f"{bits:.3f}") for name, bits in part["compressors"].items()]
+    for row in part["rows"]:
+        name = f"PPM, order {row['order']}" + (", exclusion" if row["exclusion"] else "")
+        rows.append(
+            (
+                name,
+                row["escape"],
+                MISSING if row["escape"] == "c" else f"{row['discount']}",
+                f"{row['bits_per_byte']:.3f}",
+            )
+        )
+    return headed(("model", "escape", "discount", "bits per byte"), rows, texts=2)
+
+
+def counted_stacks() -> Table:
+    """Test perplexity of readers around small models, from the inside out: the mean over models, and what each adds."""
+    models = [row["test"] for row in counted("stacks")["rows"]]
+    rows, before = [], None
+    for name in models[0]:
+        test = [layers[name] for layers in models]
+        gain = [MISSING] if before is None else [f"{a - b:.2f}" for a, b in zip(before, test, strict=True)]
+        rows.append((name, f"{statistics.mean(test):.2f}", f"{statistics.stdev(test):.2f}", ", ".join(gain)))
+        before = test
+    return headed(("reader", "perplexity", "deviation", "gain on the line above, each model"), rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "README.md": {"memories-gain": gains},
     "docs/results/README.md": {
@@ -799,7 +829,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     },
     "docs/results.md": {},
     "docs/codec.md": {"codes": codes},
-    "docs/counting.md": {"ngrams": counted_ngrams},
+    "docs/counting.md": {"ngrams": counted_ngrams, "ppm": counted_bytes, "stacks": counted_stacks},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
     "docs/honest-figures.md": {
