@@ -182,7 +182,7 @@ def main() -> None:
         for name, speed in found.items():
             print(f"{size:<5} {name:<14} {speed:>10,.0f}   {found[given.readers[0]] / speed:.2f}", flush=True)
     if given.out:
-        write(given.out, "reading", given.device, batch_size=rows)
+        write(given.out, "reading", given.device, rows=rows)
 
 
 if __name__ == "__main__":
