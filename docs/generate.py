@@ -559,6 +559,18 @@ def normalization() -> Table:
     return headed(("lambda", "weights", "tensors"), rows)
 
 
+def floor_speed() -> Table:
+    """A training step against its matrix products alone: medians, and the quartiles of the share."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-floor.json").read_text())["rows"]
+    rows = []
+    for size, row in found.items():
+        speeds = (f"{row['tokens_per_second'][kind][1]:,.0f}" for kind in ("floor", "backstory"))
+        low, median, high = row["share_of_floor"]
+        rows.append((size, *speeds, f"{median:.0%}", f"{low:.0%} to {high:.0%}"))
+    heads = ("products alone, tokens/s", "Backstory, tokens/s", "share of their speed", "quartiles")
+    return headed(("step", *heads), tuple(rows))
+
+
 def reading_speed() -> Table:
     """Tokens per second of the readers, each size in one run."""
     found: dict[str, dict[str, float]] = json.loads((RESULTS / "benchmark-reading.json").read_text())["rows"]
@@ -816,6 +828,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/results/evidence.md": {"evidence": evidence_of_papers},
     "docs/results/speed.md": {
         "speed": partial(speed, "benchmark-training"),
+        "floor": floor_speed,
         "speed-gpu": partial(speed, "benchmark-training-cuda"),
     },
     "docs/context.md": {
