@@ -128,7 +128,7 @@ def test_the_checks_of_a_plugin_are_json(desk: Path) -> None:
 def test_every_command_with_facts_has_the_flag_and_a_case() -> None:
     flagged = {name for name, page in COMMANDS.items() if any(s.name == "--json" for s in settings(*page))}
     assert flagged == set(COMMANDS) - WITHOUT
-    assert flagged - CASES.keys() == {"check", "sweep run", "sweep show"}
+    assert flagged - CASES.keys() == {"benchmark", "check", "sweep run", "sweep show"}
 
 
 @pytest.mark.parametrize(

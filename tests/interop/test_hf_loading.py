@@ -144,7 +144,7 @@ def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
     assert result.figures.nats_per_token == pytest.approx(total / len(ids), abs=1e-5)
     assert result.figures.window == 20 and result.figures.audit.passed
     assert result.provenance.config["read"] == {"way": "blocks", "maximum_length": 20, "stride": 5}
-    for given, message in (({"window": 65}, "use --window 64 or less"), ({"stride": 65}, "--stride 65 would skip")):
+    for given, message in (({"window": 65}, "use window=64 or less"), ({"stride": 65}, "stride=65 would skip")):
         with pytest.raises(UserError, match=message):
             bs.evaluate(f"hf:{folder}", text=short, **given)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.jobs.child import threads
+from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import Metric
@@ -67,7 +68,7 @@ def shown(console: Console, *moments: list[RunJob], metric: Metric = "perplexity
     display = JobDisplay(console, COLUMNS)
     with display.shown():
         for jobs in moments:
-            SuiteJobs(jobs, display, "base, small scale", 2, metric).show()
+            SuiteJobs(jobs, display, "base, small scale", LocalProcesses(2), metric).show()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

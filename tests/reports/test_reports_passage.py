@@ -286,7 +286,7 @@ def test_a_chosen_word_is_told_of_below_the_text_in_a_terminal() -> None:
     passage_terminal.show(led(), console)
     printed = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
     assert "of 'd' on the words before it" in printed and "'d': gate 50.0%" in printed
-    assert "expected  buffer  d 0.500\nexpected  model   e 0.250, d 0.100\n" in printed
+    assert "expected  buffer  d 50.0%\nexpected  model   e 25.0%, d 10.0%\n" in printed
 
 
 def test_white_space_of_the_text_is_kept() -> None:

@@ -101,7 +101,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("cache", "drop", "drop-distant", "drop-target", "mask", "replace", "replace-target", "reverse", "shuffle"),
         "truncate",
     ),
-    "readers": ("cache", "dynamic", "learned", "shuffled-buffer", "static", "tempered"),
+    "readers": ("cache", "dynamic", "learned", "mixture", "ngram", "ppm", "shuffled-buffer", "static", "tempered"),
 }
 """Names from modules that take seconds to load, which a shell would wait for when it starts."""
 

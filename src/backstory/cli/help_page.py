@@ -31,7 +31,7 @@ _MODEL_AND_TRAINING = {
         *("--model.head.kind", "--model.dual.kind", "--model.buffer.kind"),
     ),
     "training": (
-        *("--training.epochs", "--training.minutes", "--training.steps", "--training.batch-size", "--training.segment"),
+        *("--training.epochs", "--training.minutes", "--training.batch-size", "--training.segment"),
         *("--training.optimizer", "--training.learning-rate", "--training.warmup-steps", "--training.schedule"),
         *("--training.early-stopping", "--training.clip", "--training.weight-decay"),
         *("--training.precision", "--training.device", "--seed"),

@@ -18,8 +18,6 @@ from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
 """Words listed below the text: those of the strongest colour."""
-WIDE = 120
-"""Characters of a line where there is no terminal."""
 PALE = 300
 """Sum of red, green and blue from which a colour takes black letters."""
 
@@ -41,7 +39,7 @@ def show(passage: Passage, console: Console) -> None:
     if console.is_terminal and console.color_system and not console.no_color and passage.shades:
         _coloured(passage, console, passage.shades[0])
         return
-    for line in columns(passage, width=console.width if console.is_terminal else max(console.width, WIDE)):
+    for line in columns(passage, width=console.width if console.is_terminal else None):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -81,17 +81,9 @@ def train(
     _check_arguments(config, out, mode, data_dir, track, init_from)
     Callbacks(callbacks)  # before anything is written
     console = console or make_console(stderr=True)
-    count, threads = processes(workers, threads, out, mode == "resume")
-    check_batch(config.training.batch_size, count)
-    arguments: dict[str, Any] = {"config": to_dict(config), "mode": mode, "allow_equal_splits": allow_equal_splits}
-    arguments |= {"out": str(out), "accept": sorted(accept), "threads": threads}
-    arguments |= {name: path and str(path) for name, path in (("data_dir", data_dir), ("init_from", init_from))}
-    with (
-        restored_threads(),
-        hosted(count, threads or 1, out, arguments) as meeting,
-        joined(meeting) as ranks,
-        _locked_folder(out, config, mode, accept, ranks) as in_place,
-    ):
+    others = {name: path and str(path) for name, path in (("data_dir", data_dir), ("init_from", init_from))}
+    others |= {"allow_equal_splits": allow_equal_splits}
+    with _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads):
         keep_freed_memory()
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             dataset = prepare(config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None)
@@ -157,6 +149,33 @@ def _check_arguments(
         raise UserError("a resumed run continues with its own weights; leave --init-from out")
     if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
+
+
+@contextmanager
+def _joined_ranks(
+    config: RunConfig,
+    out: Path,
+    mode: Mode,
+    accept: frozenset[str],
+    workers: int | None,
+    threads: int | None,
+    others: dict[str, Any],
+) -> Iterator[tuple[Ranks, Callable[[], bool] | None, int | None]]:
+    """Start or join the other ranks for the block, and lock the run folder.
+
+    Yields this rank, the check that the folder is still in its place, and the threads, None for a number still to be chosen.
+    `others` are the arguments of `train` that are not named here, as JSON.
+    """
+    count, threads = processes(workers, threads, out, mode == "resume")
+    check_batch(config.training.batch_size, count)
+    arguments = {**others, "config": to_dict(config), "out": str(out), "mode": mode, "accept": sorted(accept)}
+    with (
+        restored_threads(),
+        hosted(count, threads or 1, out, arguments | {"threads": threads}) as meeting,
+        joined(meeting) as ranks,
+        _locked_folder(out, config, mode, accept, ranks) as in_place,
+    ):
+        yield ranks, in_place, threads
 
 
 @contextmanager
