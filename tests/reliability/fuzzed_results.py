@@ -135,6 +135,7 @@ TAGS = {
     *("legend", "label", "input", "i", "svg", "g", "defs", "path", "use"),
     *("rect", "text", "image", "clippath", "tspan"),
     *("code", "wbr"),  # commands, and where long names may break
+    *("nav", "a"),  # contents, whose links stay on the page
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "http-equiv", "class", "style", "tabindex", "role"),

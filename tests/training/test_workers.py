@@ -118,4 +118,4 @@ def test_workers_end_with_a_script_that_is_ended(number: int, tiny_config: RunCo
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert not list(tmp_path.glob("run/checkpoints/.*"))
     if number == signal.SIGINT:
-        assert "run is stopped and saved; go on with the same command and --resume" in said
+        assert "run is stopped and saved; go on with the same call and mode='resume'" in said

@@ -264,7 +264,7 @@ class Options:
     def checked(self) -> Self:
         """Return the options with every value checked against its type and its range (`strict.between`).
 
-        Numbers of numpy come back as those of Python. Raises TypeError, and UserError for a value out of range.
+        Numbers of numpy come back as those of Python, paths as `Path`. Raises TypeError, UserError for a value out of range.
         """
         hints, plain = typing.get_type_hints(type(self)), {}
         for field in dataclasses.fields(self):
@@ -274,4 +274,7 @@ class Options:
                 raise UserError(f"{field.name} must be above {shown(bounds[0])}, not {shown(value)}")
             if type(value).__module__ == "numpy":
                 plain[field.name] = value.item()
+            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+            if isinstance(value, str) and Path in kinds and str not in kinds:
+                plain[field.name] = Path(value)
         return dataclasses.replace(self, **plain)
