@@ -18,7 +18,9 @@ MODULE = "backstory.jobs.child"
 NO_DISK, NO_MEMORY = 74, 71
 """Exit codes, in place of 2, for a full disk or no memory: the log may have had no room for the message."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
-KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS} | {NO_MEMORY}
+LOST = -signal.NSIG
+"""Exit code, of no process, of a command whose machine is gone."""
+KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS} | {NO_MEMORY, LOST}
 """Exit codes of a process that something outside ended; other programs may have taken the memory."""
 
 
@@ -80,6 +82,8 @@ def open_log(path: Path) -> BinaryIO:
 
 def exit_reason(code: int, verb: str, log: Path, log_start: int) -> str:
     """Return why a child ended with an exit code other than 0: its signal, or the last line of its log after `log_start`."""
+    if code == LOST:
+        return f"the machine that ran {verb} is gone"
     if code < 0:
         likely = ", probably for lack of memory" if -code == signal.SIGKILL else ""
         return f"{verb} was ended by {signal.Signals(-code).name}{likely}"

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,8 +25,6 @@ CHECK_SECONDS = 0.5
 SAVE_SECONDS = 10.0
 """Seconds in which the command of a lost worker, which ends with it, has saved its work and freed its folder."""
 CONNECT_SECONDS = 10.0
-LOST = -signal.SIGKILL
-"""Exit code of a command whose worker is gone, as of one that was killed."""
 
 
 class RunningCommand(Protocol):
@@ -57,10 +55,6 @@ class Launcher(Protocol):
         """Start `backstory ARGUMENTS`, whose output is appended to the log. Raises OSError and UserError."""
         ...
 
-    def lost(self, command: RunningCommand) -> bool:
-        """Return True if the machine of a command is gone, so that its job goes on elsewhere."""
-        ...
-
 
 class LocalProcesses:
     """Child processes of this one, at most `slots` at a time."""
@@ -71,9 +65,6 @@ class LocalProcesses:
     def start(self, arguments: Sequence[str], log: Path) -> RunningCommand:
         with child.open_log(log) as file:  # the child has its own descriptor
             return child.start(arguments, file, self._data_dir)
-
-    def lost(self, command: RunningCommand) -> bool:
-        return False
 
 
 @contextmanager
@@ -110,23 +101,18 @@ class DaskWorkers:
         future = self._client.submit(
             _run, [*arguments], str(log.resolve()), os.getcwd(), self._environment, name, delay, key=name, pure=False
         )
-        return DaskCommand(self._client, future, name)
+        return DaskCommand(self._client, future, name, self._note_loss)
 
-    def lost(self, command: RunningCommand) -> bool:
-        if not isinstance(command, DaskCommand) or not command.lost:
-            return False
+    def _note_loss(self) -> None:
         self._last_loss = time.monotonic()
-        return True
 
 
 class DaskCommand:
-    """A command on a worker of a Dask cluster."""
+    """A command on a worker of a Dask cluster; its exit code is `child.LOST` if the worker is gone."""
 
-    lost = False
-    """True if its worker is gone."""
-
-    def __init__(self, client: "Client", future: "Future", name: str) -> None:
-        self._future, self._started, self._stop = future, _event(name, "started", client), _event(name, "stop", client)
+    def __init__(self, client: "Client", future: "Future", name: str, on_loss: Callable[[], None]) -> None:
+        self._future, self._on_loss = future, on_loss
+        self._started, self._stop = _event(name, "started", client), _event(name, "stop", client)
 
     def poll(self) -> int | None:
         return self.wait() if self._future.done() else None
@@ -146,7 +132,8 @@ class DaskCommand:
         except KilledWorker:
             code = None
         if code is None:
-            self.lost, code = True, LOST
+            self._on_loss()
+            return child.LOST
         return code
 
 

@@ -36,12 +36,15 @@ class CommandExit:
 
     code: int
     reason: str = ""
-    lost: bool = False
-    """True if the machine that it ran on is gone, so that its job goes on elsewhere."""
 
     @property
     def disk_full(self) -> bool:
         return self.code == child.NO_DISK
+
+    @property
+    def lost(self) -> bool:
+        """True if the machine that it ran on is gone, so that its job goes on elsewhere."""
+        return self.code == child.LOST
 
     @property
     def killed(self) -> bool:
@@ -121,7 +124,7 @@ def run_jobs(queue: JobQueue, launcher: Launcher, stop: StopRequest) -> None:
             # One by one: whatever raises, every running command is in the list and is terminated below.
             for work in [w for w in running if w.command.poll() is not None]:
                 running.remove(work)
-                _conclude(work, launcher)
+                _conclude(work)
                 running += _start(work.job, launcher)
                 last_take = last_watch = -math.inf
             if time.monotonic() - last_take > TAKE_SECONDS and len(running) < (slots := launcher.slots):
@@ -155,15 +158,11 @@ def _start(job: Job, launcher: Launcher) -> list[_Running]:
         raise
 
 
-def _conclude(work: _Running, launcher: Launcher) -> None:
+def _conclude(work: _Running) -> None:
     """Record the end of a command. Raises NoDisk for a full disk."""
     code = work.command.wait()
     work.job.watch()
-    lost = launcher.lost(work.command)
-    reason = f"the machine that ran {work.verb} is gone" if lost else ""
-    if code and not lost:
-        reason = child.exit_reason(code, work.verb, work.job.log, work.log_start)
-    ending = CommandExit(code, reason, lost)
+    ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
     work.job.command_ended(ending)
     if ending.disk_full:
         raise NoDisk(
