@@ -28,7 +28,7 @@ class DecompressArguments:
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Replace a file that exists."""
     keep: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Of a damaged file, write what comes before the damage; the exit code is 2 all the same."""
+    """Write what comes before the damage of a damaged file; the exit code is 2 all the same."""
     device: str = "auto"
     """auto, cpu or cuda."""
 

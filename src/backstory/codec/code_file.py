@@ -27,7 +27,7 @@ class Header:
     """How a file was coded, so that a decoder does the same."""
 
     content: Literal["file", "tokens"]
-    """What is coded: the bytes of a file, or the tokens of an evaluation."""
+    """Content of the code: the bytes of a file, or the tokens of an evaluation."""
     size: int
     """Bytes of the file; of tokens 4 each."""
     sha256: str

@@ -1,4 +1,4 @@
-"""What a code depends on, from the encoder to the decoder: the model, the reader with its settings, and the machine."""
+"""The setting that a code depends on, for encoder and decoder: the model, the reader with its settings, and the machine."""
 
 import hashlib
 import os

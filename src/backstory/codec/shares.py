@@ -7,7 +7,7 @@ from backstory.codec.range_coder import TOTAL_BITS
 from backstory.config import UserError
 
 TOLERANCE = 1e-3
-"""How far the sum of a distribution may be from one: the rounding of float32 over a large vocabulary stays far below."""
+"""Largest distance of the sum of a distribution from one; the rounding of float32 over a large vocabulary stays far below."""
 
 
 def cumulative_shares(log_probs: Tensor, reader: str) -> np.ndarray:

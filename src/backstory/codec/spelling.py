@@ -144,7 +144,7 @@ class Speller:
         self._unknown, self._end = spelling.vocabulary.unknown, spelling.vocabulary.index.get(END)
         self._bits, self._strings = AdaptiveBits(), ByteModel()
         self._gaps: dict[tuple[int, int], dict[bytes, int]] = {}
-        """How often each gap was in a context: the commonest first."""
+        """Counts of the gaps in each context, the commonest first."""
 
     def is_escaped(self, coder: Coder, unit: Unit) -> bool:
         """Code whether a unit has no type, before its token."""

@@ -26,7 +26,7 @@ _NOTHING = Unit(ESCAPED, b"", b"")
 
 @dataclass
 class CodedText:
-    """What was coded up to now."""
+    """The tokens and bytes coded up to now."""
 
     ids: list[list[int]]
     """Of each row."""

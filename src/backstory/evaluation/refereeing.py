@@ -80,7 +80,7 @@ def referee(
 
 
 class _Decoded(NamedTuple):
-    """What an instance gave that was shown a block up to some column alone."""
+    """Predictions of an instance that was shown a block up to some column alone."""
 
     scores: Tensor
     """(B, columns): log-probabilities of the targets up to there."""

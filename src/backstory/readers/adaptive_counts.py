@@ -46,7 +46,7 @@ class Followers:
 
 
 class Level(NamedTuple):
-    """What followed one context that is in use at some place."""
+    """Tokens that followed one context in use at some place."""
 
     counts: dict[int, int]
     discounts: Sequence[float]
@@ -293,7 +293,7 @@ class CountedTexts:
 
 @dataclass(frozen=True)
 class AdaptivePrediction(Prediction):
-    """What counts of a text predict at places in a block of it, computed when it is asked for."""
+    """Predictions of a text's counts at places in a block of it, computed when they are used."""
 
     texts: CountedTexts
     codes: tuple[np.ndarray, ...]

@@ -90,10 +90,8 @@ class CountingReader(Reader):
 
     def fork(self) -> Self:
         other = copy.copy(self)
-        other.inner, other.counts = (
-            self.inner.fork(),
-            copy.copy(self.counts),
-        )  # what they hold is replaced, never changed
+        other.inner = self.inner.fork()
+        other.counts = copy.copy(self.counts)  # what they hold is replaced, never changed
         return other
 
     def facts(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class WeightedMixture(Prediction):
     log_weights: Tensor
     """(B, T, K): log v, normalised; minus infinity turns one off exactly."""
     inner: Prediction
-    """What the first reader itself predicts."""
+    """Prediction of the first reader itself."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return torch.logsumexp(self.log_weights + torch.stack([e.log_prob(targets) for e in self.experts], 2), 2)

@@ -19,7 +19,7 @@ class ViolationRecord(Record):
     token: Count | None
     """The first token of the text, from 0, where it fails; null where it has no place."""
     evidence: str
-    """What was seen there."""
+    """Values seen there."""
     found: Number | None
     """The number seen there; null where it is not finite."""
     expected: Number | None
@@ -40,7 +40,7 @@ class RefereeFigures(Figures):
 
     kind = "referee"
     unit: Name
-    """What a token is: `byte`, `word`, ...; `token` for ids of no vocabulary."""
+    """Kind of a token: `byte`, `word`, ...; `token` for ids of no vocabulary."""
     tokens: CountFrom1
     """Tokens of the text, as the referee counts them; each is scored once."""
     types: CountFrom1

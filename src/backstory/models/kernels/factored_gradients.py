@@ -65,7 +65,7 @@ Key = tuple[int, torch.Size, tuple[int, ...]]
 
 
 class FactoredGradients:
-    """What a backward pass leaves for some matrices in place of their gradients."""
+    """Factors that a backward pass leaves for some matrices in place of their gradients."""
 
     def __init__(self, matrices: Iterable[Tensor]) -> None:
         self._gradients: dict[Key, FactoredGradient] = {}

@@ -20,7 +20,7 @@ BLOCK = 128
 
 
 class Residuals(NamedTuple):
-    """What the backward pass needs of the logits of n positions."""
+    """Values of the logits of n positions that the backward pass needs."""
 
     numbers: Tensor
     """(n, V): exp(logits - max), minus their sum s at the target; -s d log p_y / d logits."""
