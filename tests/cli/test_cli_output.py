@@ -17,7 +17,7 @@ from backstory.cli.main import main
 from backstory.config import process as interrupts
 from backstory.config.process import Interrupted, Interrupts, StopRequest
 from backstory.config.terminal import Printed, Tolerant, plain, printing
-from backstory.evaluation.reading_checkpoint import load_reading
+from backstory.readers.saved_reading import load_reading
 from backstory.training.loop import Trainer
 
 TRAIN = ["train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new"]

@@ -24,10 +24,10 @@ import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
-from backstory.evaluation.reading_checkpoint import check_same, load_reading, save_reading
 from backstory.evaluation.reading_loop import Position
 from backstory.models import map_state
 from backstory.readers import READERS, Reader, StaticReader
+from backstory.readers.saved_reading import check_same, load_reading, save_reading
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.lock import LOCK
 

@@ -24,9 +24,9 @@ from backstory.config import UserError
 from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
-from backstory.evaluation.reading_checkpoint import ReadingCheckpoint, _layers, load_reading, save_reading
 from backstory.evaluation.session import Line, Session, session, session_state
 from backstory.readers.registry import READERS
+from backstory.readers.saved_reading import ReadingCheckpoint, _layers, load_reading, save_reading
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
 

@@ -16,7 +16,7 @@ from processes import Running, Zygote, zygote
 from rich.console import Console
 from runs import sentences, tiny_config, tiny_corpus
 
-from backstory.evaluation.reading_checkpoint import load_reading
+from backstory.readers.saved_reading import load_reading
 from backstory.training import train
 
 

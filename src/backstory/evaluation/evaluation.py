@@ -15,15 +15,16 @@ from backstory.config.scores import SplitOverlap, bits, perplexity
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
+from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint
 from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_words, line_audit, write_lines
 from backstory.evaluation.metrics import MetricSet
 from backstory.evaluation.metrics.per_token import check_per_token, check_table
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.proving import check_proof, write_proof
-from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
 from backstory.readers.base import Reader, StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
+from backstory.readers.saved_reading import reader_identity
 from backstory.results.common import OverlapRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
 from backstory.results.result_file import Result, write_result

@@ -16,10 +16,10 @@ from backstory.config.arguments import checked
 from backstory.config.options import LoadOptions
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
-from backstory.evaluation.reading_checkpoint import load_reading, open_saved
 from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
+from backstory.readers.saved_reading import load_reading, open_saved
 from backstory.results.evaluation_record import SampleFigures
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run

@@ -23,7 +23,9 @@ from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.opening import Readers, open_reader
-from backstory.evaluation.reading_checkpoint import (
+from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
+from backstory.readers.base import Reader
+from backstory.readers.saved_reading import (
     ReadingCheckpoint,
     load_reading,
     open_saved,
@@ -31,8 +33,6 @@ from backstory.evaluation.reading_checkpoint import (
     save_reading,
     sweep,
 )
-from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
-from backstory.readers.base import Reader
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked

@@ -1,18 +1,15 @@
-"""Checkpoints of a reading: a session or an evaluation that was stopped resumes with the same run, readers and settings only.
+"""Saved readings: a session, an evaluation or a code that was stopped resumes with the same run, readers and settings only.
 
 The reader is saved by its snapshot, which the audit knows to be all that reading changes. Its structure comes from the file,
 since what a reader remembers may have grown.
 """
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, get_type_hints
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,11 +17,9 @@ from backstory.config import UserError, from_dict
 from backstory.config.options import LoadOptions
 from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
-from backstory.evaluation.opening import Readers, open_reader
-from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
-from backstory.readers.registry import READERS, ConfiguredLayer, build, saved_in
-from backstory.runs.run import ChangedRun, Run, open_run
+from backstory.readers.registry import READERS, ConfiguredLayer, build, open_reader, saved_in
+from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
@@ -32,14 +27,11 @@ from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     newest_checkpoint,
     pack,
-    remove_checkpoints,
     rotate_checkpoints,
     unpack,
     write_checkpoint,
 )
 from backstory.storage.documents import conforms, has_fields
-from backstory.storage.lock import locked
-from backstory.storage.provenance import RESULT
 
 FORMAT = 2
 """Raised when the content of a checkpoint changes."""
@@ -168,7 +160,7 @@ def _described(value: Any) -> str:
 def open_saved(
     model: Path | str,
     saved: ReadingCheckpoint,
-    reader: Readers | None,
+    reader: str | Sequence[str] | None,
     precision: str = "float32",
     options: LoadOptions | None = None,
 ) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
@@ -199,141 +191,3 @@ def _layers(saved: ReadingCheckpoint) -> tuple[ConfiguredLayer, ...]:
             raise UserError(f"{saved.path} is damaged: its readers do not fit together; remove it and start again")
         layers.append(ConfiguredLayer(name, settings, "saved"))
     return tuple(layers)
-
-
-SAVED = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
-"""Types of what is saved beside the reader: the pass being read, its position, the finished passes, the parts' states."""
-
-
-class Stateful(Protocol):
-    """A part of an evaluation that accumulates something while a text is read."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class EvaluationCheckpoint:
-    """The passes over text that an evaluation consists of, saved beside its result while they last.
-
-    A context manager: it locks the folder, resumes the parts if asked to, and removes the checkpoint at a good end. Without a
-    folder nothing is saved.
-    """
-
-    def __init__(
-        self,
-        folder: Path | None,
-        identity: Callable[[], Mapping[str, Any]],
-        parts: Mapping[str, Stateful],
-        *,
-        save_every: float,
-        resume: bool,
-        progress: Callable[[int, int], None] | None = None,
-        total: int = 0,
-    ) -> None:
-        """`identity` is what the figures depend on: a checkpoint with another is refused. `progress` is called with the
-        tokens read and the `total`; `save_every` is in seconds, 0 for never."""
-        self.folder, self.identity, self.parts = folder, identity, parts
-        self.save_every, self.resume, self.progress, self.total = save_every, resume, progress, total
-        self.readings: dict[str, Reading] = {}
-        """The passes that are finished."""
-        self._saved: ReadingCheckpoint | None = None
-        self._saved_at = time.monotonic()
-        self._tokens = 0
-        self._exit = ExitStack()
-
-    def __enter__(self) -> Self:
-        if self.folder is None:
-            return self
-        self._exit.enter_context(locked(self.folder, "evaluation", "--out"))
-        try:
-            sweep(self.folder)
-            sweep_temporaries(self.folder, f"*-{RESULT}")
-            if self.resume:
-                self._load(self.folder)
-            else:
-                remove_checkpoints(self.folder, PREFIX)
-        except BaseException:
-            self._exit.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._exit:
-            # A checkpoint of weights that are gone is of no use.
-            if self.folder is not None and (kind is None or issubclass(kind, ChangedRun)):
-                remove_checkpoints(self.folder, PREFIX)
-
-    def read(
-        self,
-        name: str,
-        reader: Reader,
-        ids: np.ndarray,
-        first: int,
-        *,
-        batch_size: int,
-        audit: Observer | None = None,
-        reset: bool = True,
-    ) -> Iterator[ScoredBlock]:
-        """Read a text (N,) once and yield the blocks that are left of it, each before the reader learns from it.
-
-        Afterwards `readings[name]` is its score. A pass that was finished before the evaluation stopped yields nothing.
-        """
-        if name in self.readings:
-            return
-        position = self._restored(name, reader)
-        stream = StreamReading(
-            reader, ids, first, batch_size=batch_size, observer=audit, reset=reset, position=position
-        )
-        for block in stream.remaining():
-            scored = stream.score(block)
-            self._tokens += int(block.scored.sum())
-            if self.progress is not None:
-                self.progress(self._tokens, self.total)
-            yield scored
-            stream.observe(block)
-            self._save_if_due(name, stream)
-        self.readings[name] = stream.result()
-
-    def _save_if_due(self, name: str, stream: StreamReading) -> None:
-        if self.folder is None or not self.save_every or time.monotonic() - self._saved_at < self.save_every:
-            return
-        state = {
-            "leg": name,
-            "position": asdict(stream.position),
-            "done": {name: asdict(reading) for name, reading in self.readings.items()},
-            "parts": {name: part.state_dict() for name, part in self.parts.items()},
-            "batch_size": stream.batch_size,
-        }
-        number = stream.position.tokens + sum(reading.tokens for reading in self.readings.values())
-        save_reading(self.folder, number, stream.reader, self.identity(), state)
-        self._saved_at = time.monotonic()
-
-    def _load(self, folder: Path) -> None:
-        """Resume from the checkpoint in the folder, if there is one. Raises UserError if it is of another evaluation."""
-        self._saved = load_reading(folder)
-        if self._saved is None:
-            return
-        check_same(self._saved, self.identity())
-        state = self._saved.progress
-        try:
-            records = [(state, SAVED), (state["position"], get_type_hints(Position))]
-            records += [(reading, get_type_hints(Reading)) for reading in state["done"].values()]
-            if not all(has_fields(record, types) for record, types in records):
-                raise ValueError("it has other fields")
-            for name, part in self.parts.items():
-                part.load_state_dict(state["parts"][name])
-        except (ValueError, TypeError, LookupError, AttributeError):
-            raise UserError(
-                f"{self._saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
-            ) from None
-        self.readings = {name: Reading(**done) for name, done in state["done"].items()}
-        self._tokens = sum(reading.tokens for reading in self.readings.values()) + state["position"]["tokens"]
-
-    def _restored(self, name: str, reader: Reader) -> Position | None:
-        """Restore the reader of a pass that was being read; None for another pass."""
-        if self._saved is None or self._saved.progress["leg"] != name:
-            return None
-        saved, self._saved = self._saved, None
-        saved.restore(reader, saved.progress["batch_size"])
-        return Position(**saved.progress["position"])
