@@ -18,10 +18,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from evidence import evidence, with_p_values
+
 from backstory.config.formats import MISSING, duration
 from backstory.data.synthetic.algorithms import TASKS
-from backstory.papers.claims import with_p_values
-from backstory.papers.evidence import evidence
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Table, fill

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from evidence import PAPERS, EvidenceRow, evidence
 
-from backstory.papers.evidence import PAPERS, EvidenceRow, evidence
 from backstory.papers.paper import paper
 from backstory.papers.suite import load, names
 

@@ -11,7 +11,6 @@ from backstory.config.options import ReadingOptions
 from backstory.context.bootstrap import t_limit
 from backstory.papers.plan import published_figure
 from backstory.papers.suite import Claim, ClaimSide, Suite
-from backstory.results import ReproductionFigures
 from backstory.results.reproduction_record import ClaimRecord, ReadingRecord, RunRecord, SideRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
@@ -38,20 +37,6 @@ def check_claims(suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) -> tuple
     """Return the outcome of the suite's claims about systems that have runs; `runs` by system."""
     claims = [c for c in suite.claims if c.better.system in runs and c.than.system in runs]
     return corrected([_check(claim, suite, runs) for claim in claims])
-
-
-def with_p_values(figures: ReproductionFigures) -> ReproductionFigures:
-    """Return a result with the p-values of its claims, which older results lack, from the readings of its runs."""
-    claims = []
-    for claim in figures.claims:
-        if claim.low is not None and claim.better and claim.than:
-            better, than = (
-                _values(readings_at([run for run in figures.runs if run.system == side.system], side.place))
-                for side in (claim.better, claim.than)
-            )
-            claim = replace(claim, p_value=judge(better, than).p_value)
-        claims.append(claim)
-    return replace(figures, claims=corrected(claims))
 
 
 def corrected(claims: Sequence[ClaimRecord]) -> tuple[ClaimRecord, ...]:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
-from backstory.papers.claims import OPPOSITE, YES, published_gain, with_p_values
+from backstory.papers.claims import OPPOSITE, YES, corrected, judge, published_gain, readings_at
 from backstory.papers.findings import CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
 from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, runs_of
@@ -29,6 +29,7 @@ from backstory.results.reproduction_record import (
     MeasureRecord,
     ProtocolRecord,
     RunRecord,
+    SideRecord,
     SystemRecord,
 )
 
@@ -62,6 +63,23 @@ def evidence(folder: Path) -> list[EvidenceRow]:
     """Return the table from the result files of a folder: `reproduce-*.json`, and single runs of published models."""
     results = [result for path in sorted(folder.glob("*.json")) if (result := result_or_none(path))]
     return [row for name in PAPERS for row in _Evidence(name, results).rows()]
+
+
+def with_p_values(figures: ReproductionFigures) -> ReproductionFigures:
+    """Return a result with the p-values of its claims, which older results lack, from the readings of its runs."""
+    claims = []
+    for claim in figures.claims:
+        if claim.low is not None and claim.better and claim.than:
+            better, than = (_scores_of(side, figures.runs) for side in (claim.better, claim.than))
+            claim = replace(claim, p_value=judge(better, than).p_value)
+        claims.append(claim)
+    return replace(figures, claims=corrected(claims))
+
+
+def _scores_of(side: SideRecord, runs: Sequence[RunRecord]) -> dict[int, float]:
+    """Return the scores of one side of a claim by seed."""
+    readings = readings_at([run for run in runs if run.system == side.system], side.place)
+    return {seed: reading.value for seed, reading in readings.items() if reading.value is not None}
 
 
 @dataclass(frozen=True)
