@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from small_suites import Reproduced, finish, start, suite, write
 
 from backstory.cli.main import main
-from backstory.config import from_yaml
+from backstory.config import from_yaml, to_yaml
 from backstory.papers.claims import judge
 from backstory.papers.plan import fingerprints, runs_of
 from backstory.papers.suite import Suite
@@ -140,6 +141,28 @@ def test_of_two_results_the_first_counts_and_before_them_the_folder(
     assert [run.get("known") for run in runs] == [None, "part.json", "whole.json", "whole.json"]
     values = [run["readings"][0]["value"] for run in runs]
     assert values == [before[0]["readings"][0]["value"], 1.0, *(run["readings"][0]["value"] for run in before[2:4])]
+
+
+# --- seeds beside the suite's ---
+
+
+def test_seeds_of_the_command_are_run_alone(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(begun())
+    _, waiting = dry(capsys, "--seeds", "2", "5", "--only", "longer", "plain")
+    assert waiting == ["plain-seed2", "plain-seed5", "longer-seed2", "longer-seed5"]
+    assert dry(capsys, "--seeds", "1")[1] == ["plain-seed1", "longer-seed1", "longest-seed1"]
+    assert main(["reproduce", "suite.yaml", "--dry-run", "--seeds", "-1"]) == 2
+    assert "a seed must be at least 0" in capsys.readouterr().err
+
+
+def test_seeds_that_a_folder_has_stay_in_its_plan(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(suite())
+    planned = runs_of(from_yaml(Suite, yaml.safe_dump(suite()), "mine"), "small", "mine")[-1]
+    begun_here = Path("runs/suite-small/runs/wide-seed9")
+    begun_here.mkdir(parents=True)
+    (begun_here / "config.yaml").write_text(to_yaml(replace(planned.config, seed=9)), encoding="utf-8")
+    Path("runs/suite-small/suite.yaml").write_text(yaml.safe_dump(suite()), encoding="utf-8")
+    assert dry(capsys)[1] == ["plain-seed1", "plain-seed2", "wide-seed1", "wide-seed2", "wide-seed9"]
 
 
 # --- what is run all the same ---

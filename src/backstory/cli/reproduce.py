@@ -38,6 +38,8 @@ class ReproduceArguments(JsonOutput):
     """Train each run for so many minutes, its schedule scaled to them (else for the suite's epochs)."""
     only: tuple[str, ...] = ()
     """Names of systems to run; the others are left for later."""
+    seeds: tuple[int, ...] = ()
+    """Seeds to run, also others than the suite's (else the suite's)."""
     known: tuple[Path, ...] = ()
     """Results (result.json) of this suite from elsewhere; runs finished there with the same settings are taken over."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.jobs.launchers import launcher
     from backstory.papers.reproduction import Reproduction, failures
 
-    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes)
+    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes, args.seeds)
     if args.dry_run:
         jobs = planned.jobs()
         selected, budget = planned.selected(jobs), planned.budget(jobs, args.processes)

@@ -5,8 +5,8 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -108,14 +108,30 @@ def runs_of(suite: Suite, scale: Scale, source: str, minutes: float | None = Non
     return runs
 
 
-def select(runs: Sequence[SuiteRun], only: Iterable[str], suite: Suite) -> list[SuiteRun]:
-    """Return the runs of the named systems; all if none is named. Raises UserError for a name that no run has."""
+def with_seeds(suite: Suite, scale: Scale, further: Iterable[tuple[str, int]]) -> Suite:
+    """Return a checked suite with more seeds, given as (system, seed); the systems that these start from get them, too."""
+    setups = {system.name: setup for system in suite.systems if (setup := system.at(scale))}
+    seeds = {name: dict.fromkeys(setup.seeds) for name, setup in setups.items()}
+    for name, seed in further:
+        system: str | None = name
+        while system in setups:
+            seeds[system].setdefault(seed)
+            system = setups[system].init_from
+    systems = (
+        replace(s, **{scale: replace(setup, seeds=tuple(seeds[s.name]))}) if (setup := s.at(scale)) else s
+        for s in suite.systems
+    )
+    return replace(suite, systems=tuple(systems))
+
+
+def select(runs: Sequence[SuiteRun], only: Iterable[str], suite: Suite, seeds: Collection[int] = ()) -> list[SuiteRun]:
+    """Return the runs of the named systems and seeds; all if none is named. Raises UserError for a name that no run has."""
     wanted, known = list(only), list(dict.fromkeys(run.system for run in runs))
     for name in wanted:
         if name not in known and name in [system.name for system in suite.systems]:
             raise UserError(f"there is no system '{name}' at this scale; there are {', '.join(known)}")
         check_name(name, known, "system")
-    return [run for run in runs if not wanted or run.system in wanted]
+    return [run for run in runs if (not wanted or run.system in wanted) and (not seeds or run.seed in seeds)]
 
 
 def fingerprints(runs: Sequence[SuiteRun]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from backstory.jobs.child import threads
 from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
-from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select
+from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select, with_seeds
 from backstory.papers.suite import HOURS, Scale, Suite, load
 from backstory.papers.suite_jobs import (
     COLUMNS,
@@ -70,16 +70,22 @@ class Reproduction:
         only: Iterable[str] = (),
         known: Sequence[Path] = (),
         minutes: float | None = None,
+        seeds: Collection[int] = (),
     ) -> "Reproduction":
         """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError.
 
-        With `minutes` each run is trained for that time, not for its epochs.
+        With `minutes` each run is trained for that time, not for its epochs. With `seeds` only these are run, of the systems
+        `only` or of all; the suite may lack them. Seeds that were begun in the folder stay.
         """
         suite, stem = load(name), Path(name).stem
-        runs = runs_of(suite, scale, name if name != stem else f"suite {name}", minutes)
+        source = name if name != stem else f"suite {name}"
+        runs = runs_of(suite, scale, source, minutes)
         folder = SuiteFolder(_relative(out or Path("runs") / _result_name(stem, scale, minutes)))
+        if further := [*folder.seeds(), *((run.system, seed) for run in select(runs, only, suite) for seed in seeds)]:
+            suite = with_seeds(suite, scale, further)
+            runs = runs_of(suite, scale, source, minutes)
         folder.check(runs)
-        todo = select(runs, only, suite)
+        todo = select(runs, only, suite, seeds)
         known_runs, lines = take_over(known, suite, stem, scale, runs, todo, folder)
         _check_init_from(todo, runs, folder, known_runs)
         return cls(name, suite, scale, folder, minutes, runs, todo, known_runs, lines)

@@ -96,6 +96,12 @@ class SuiteFolder:
         """Return the file with the output of a run's commands."""
         return within(self.path, "logs", f"{run.name}.log")
 
+    def seeds(self) -> list[tuple[str, int]]:
+        """Return the runs that were begun here, as (system, seed)."""
+        names = sorted(path.parent.name for path in self.path.glob(f"runs/*/{CONFIG}"))
+        pairs = (name.rpartition("-seed")[::2] for name in names)
+        return [(system, int(seed)) for system, seed in pairs if seed.isdecimal()]
+
     def commands(self, run: SuiteRun) -> list[SuiteCommand]:
         """Return the commands of a run: train, prepare, read, examine. A training that was begun is resumed."""
         folder = self.run(run)
