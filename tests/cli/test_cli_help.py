@@ -13,7 +13,7 @@ from commands import Command
 
 from backstory.cli import train
 from backstory.cli.command_line import parse
-from backstory.cli.completion import COMMANDS, NAMES
+from backstory.cli.completion import COMMANDS, REGISTRIES, registered
 from backstory.cli.help_page import COMMON
 from backstory.cli.ls import KINDS
 from backstory.cli.main import VERBS
@@ -160,9 +160,9 @@ def test_fish_and_zsh_have_every_command(command: Command) -> None:
     assert {name.split()[0] for name in COMMANDS} | {"help"} == set(VERBS)
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", REGISTRIES)
 def test_the_names_that_a_shell_completes_are_those_that_there_are(kind: str) -> None:
-    assert NAMES[kind] == tuple(sorted(KINDS[kind]()))
+    assert registered(kind) == tuple(sorted(KINDS[kind]()))
 
 
 IN_A_SHELL = {

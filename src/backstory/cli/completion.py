@@ -1,9 +1,11 @@
 """`backstory completion bash|zsh|fish`: print a script that completes commands, flags and names in a shell."""
 
+import re
 import shlex
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,22 +93,25 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
 """Every command with the dataclass of its arguments, and their defaults where these choose the parts of a model."""
 
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "corpora": (
-        *("associative-recall", "copy", "enwik8", "enwik8-prefix", "priority-sort", "ptb", "ptb-char", "ptb-char-50"),
-        *("recall", "repeat-copy", "stdlib", "text8", "wikitext-103", "wikitext-2"),
-    ),
-    "explanations": ("buffer", "cache", "memory", "reading", "surprisal"),
-    "experiments": (
-        *("cache", "drop", "drop-distant", "drop-target", "mask", "replace", "replace-target", "reverse", "shuffle"),
-        "truncate",
-    ),
-    "readers": ("cache", "dynamic", "learned", "mixture", "ngram", "ppm", "shuffled-buffer", "static", "tempered"),
+REGISTRIES = {
+    "corpora": ("data/*/*.py", r'"([\w-]+)": (?:NamedCorpus|_published|Task)\('),
+    "explanations": ("explanations/*.py", r'"([\w-]+)": Explainer\('),
+    "experiments": ("context/*.py", r'"([\w-]+)": Experiment\('),
+    "readers": ("readers/*.py", r'ReaderKind\(\s*"([\w-]+)"'),
 }
-"""Names from modules that take seconds to load, which a shell would wait for when it starts."""
+"""Registries of names by their source files, and the pattern of an entry: to load them takes seconds."""
+
+
+@cache
+def registered(kind: str) -> tuple[str, ...]:
+    """Return the names of a registry, from its source, as a shell waits for them when it starts."""
+    files, entry = REGISTRIES[kind]
+    sources = (file.read_text(encoding="utf-8") for file in Path(backstory.__file__).parent.glob(files))
+    return tuple(sorted(name for source in sources for name in re.findall(entry, source)))
+
 
 _NAMED = {"--experiment": "experiments", "--reader": "readers"}
-"""Flags that take one of `NAMES`."""
+"""Flags that take a name of a registry."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,11 +125,11 @@ def _bash() -> Iterator[str]:
     yield "_backstory() {"
     yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words='
     yield '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[2]}" in'
-    for typed, names in _next_words().items():
+    for typed, following in _next_words().items():
         pattern = f"{len(typed) + 1} {' '.join(typed)}".rstrip().replace(" ", "\\ ") + (
             "" if len(typed) == 2 else "\\ *"
         )
-        yield f"    {pattern}) words={shlex.quote(' '.join(names))} ;;"
+        yield f"    {pattern}) words={shlex.quote(' '.join(following))} ;;"
     yield "  esac"
     yield '  if [[ "$word" == -* ]]; then'
     yield '    case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in'
@@ -163,11 +168,11 @@ def _fish() -> Iterator[str]:
     yield "end"
     for verb, phrase in VERBS.items():
         yield f"complete -c backstory -f -n __backstory_after -a {verb} -d {shlex.quote(phrase)}"
-    for typed, names in _next_words().items():
+    for typed, following in _next_words().items():
         if typed:
             files = "" if typed in _OR_FILES else " -f"
-            names = shlex.quote(" ".join(names))
-            yield f"complete -c backstory{files} -n '__backstory_after {' '.join(typed)}' -a {names}"
+            words = shlex.quote(" ".join(following))
+            yield f"complete -c backstory{files} -n '__backstory_after {' '.join(typed)}' -a {words}"
     for command, (kind, default) in COMMANDS.items():
         longer = [f"; and not __backstory_in {name}" for name in COMMANDS if name.startswith(f"{command} ")]
         condition = f"__backstory_in {command}{''.join(longer)}"
@@ -186,20 +191,20 @@ def _next_words() -> dict[tuple[str, ...], Sequence[str]]:
 
     # Their folder's own module would load numpy.
     suites = sorted(file.stem for file in (Path(backstory.__file__).parent / "papers" / "suites").glob("*.yaml"))
-    names: dict[tuple[str, ...], Sequence[str]] = {
+    following: dict[tuple[str, ...], Sequence[str]] = {
         (): list(VERBS),
         ("train",): recipes.names(),
-        ("explain",): NAMES["explanations"],
+        ("explain",): registered("explanations"),
         ("reproduce",): suites,
-        ("data", "show"): NAMES["corpora"],
-        ("data", "prepare"): NAMES["corpora"],
+        ("data", "show"): registered("corpora"),
+        ("data", "prepare"): registered("corpora"),
         ("recipe", "show"): recipes.names(),
         ("recipe", "copy"): recipes.names(),
         ("ls",): [*ls.KINDS, "runs"],
         ("completion",): list(typing.get_args(Shell)),
         ("help",): list(VERBS),
     }
-    return names | {(verb,): list(module.ACTIONS) for verb, module in _WITH_ACTIONS.items()}
+    return following | {(verb,): list(module.ACTIONS) for verb, module in _WITH_ACTIONS.items()}
 
 
 _OR_FILES = {("train",), ("reproduce",), ("data", "show"), ("recipe", "show"), ("recipe", "copy")}
@@ -227,7 +232,7 @@ def _values() -> dict[str, list[str]]:
 
 def _choices(setting: Setting) -> Sequence[str]:
     if setting.name in _NAMED:
-        return NAMES[_NAMED[setting.name]]
+        return registered(_NAMED[setting.name])
     if setting.choices:
         return setting.choices
     return [str(v) for kind in setting.kinds() if typing.get_origin(kind) is Literal for v in typing.get_args(kind)]

@@ -33,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
     if absent := next((str(run) for run in options.runs if not run.exists()), None):
-        from backstory.cli.completion import NAMES
+        from backstory.cli.completion import registered
 
-        if absent in NAMES["experiments"]:
+        if absent in registered("experiments"):
             raise UserError(f"there is no run folder {absent}; an experiment is given as `--experiment {absent}`")
     if text := next((run for run in options.runs[1:] if run.is_file()), None):
         elsewhere = str(options.runs[0]).startswith("hf:")
