@@ -25,6 +25,7 @@ from backstory.config import (
     to_yaml,
     validate,
 )
+from backstory.config.cores import CoreConfig
 from backstory.config.errors import nearest
 from backstory.config.strict import between, from_file
 
@@ -99,8 +100,8 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
         ),
         ("model: {head: {kind: [1]}}", "model.head.kind must be one of softmax, mixture, not [1]"),
         (
-            "model: {core: {kind: gru}}",
-            "model.core.kind must be one of lstm, mogrifier, ntm, dnc, mdm, transformer, trellis, not 'gru'; "
+            "model: {core: {kind: abacus}}",
+            f"model.core.kind must be one of {', '.join(kind.kind for kind in typing.get_args(CoreConfig))}, not 'abacus'; "
             "a kind of a plugin needs --plugin FILE",
         ),
     ],

@@ -1,6 +1,7 @@
-"""The contract of a reader, which every new one joins by a line: honest, forked cleanly, wrapped or not, learning or not."""
+"""The contract of a reader, which every new one joins: honest, forked cleanly, wrapped or not, learning or not."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
-from backstory.plugins.contract_checks import READER_CHECKS
+from backstory.plugins.contract_checks import READER_CHECKS, reader_of
+from backstory.readers import READERS as KINDS
 from backstory.readers import Reader, StaticReader
 from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts
 from backstory.readers.dynamic import DynamicEvaluation
@@ -94,6 +96,8 @@ READERS: dict[str, Callable[[], Reader]] = {
     ),
     "tempered over mixture": lambda: TemperedReader(blend(cache(StaticReader(lstm()))), TemperedSettings(0.8)),
 }
+# A new kind that needs no more than a model joins by itself; a shuffled buffer needs several rows.
+READERS |= {name: partial(reader_of, kind) for name, kind in KINDS.items() if name not in {*READERS, "shuffled-buffer"}}
 
 Stream = Callable[[int], np.ndarray]
 

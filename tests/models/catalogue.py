@@ -1,7 +1,11 @@
-"""The models, heads and kinds of prediction that the contract tests run over; a new one joins by one line."""
+"""The models, heads and kinds of prediction that the contract tests run over.
+
+A registered core joins by itself; further variants, heads and predictions by a line.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import foreign
@@ -39,6 +43,7 @@ from backstory.models import (
     Tempered,
     build_model,
 )
+from backstory.models.cores import CORES
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Pointer
 
@@ -198,6 +203,16 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "Hugging Face, positions": lambda: foreign.wrapped("GPT2", TYPES),
     "Hugging Face, rotary": lambda: foreign.wrapped("Llama", TYPES),
 }
+
+SIZES = {"layers": 2, "hidden": 8}
+
+
+def small(kind: Any) -> ComposedModel:
+    """A model with a core of this kind, of few units."""
+    return composed(kind(**{name: size for name, size in SIZES.items() if name in vars(kind)}))
+
+
+MODELS |= {name: partial(small, kind) for kind in CORES if (name := vars(kind)["kind"]) not in MODELS}
 
 VARIANTS = {
     "lstm, mixture untied", "lstm, untied and wider than the embedding", "lstm, no bias", "lstm, one layer",
