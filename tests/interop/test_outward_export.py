@@ -24,6 +24,7 @@ from backstory.cli.main import main
 from backstory.config import NTMConfig, RunConfig, UserError
 from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
+from backstory.interop.exported.model import CORES
 from backstory.interop.exporting import causal_lm, export
 from backstory.interop.hugging_face import load as load_export
 from backstory.interop.modeling import composed
@@ -222,6 +223,12 @@ def test_a_run_without_results_has_a_card_without_figures(tiny_run: Path, tmp_pa
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     (run / "result.json").unlink()
     assert "Figures" not in (export(run) / "README.md").read_text()
+
+
+def test_a_core_without_an_exported_form_is_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(CORES, "lstm")
+    with pytest.raises(UserError, match="a core of kind lstm has no exported form; export a run of mogrifier, "):
+        causal_lm(load_run(tiny_run))
 
 
 def test_a_model_is_had_without_a_folder(tiny_run: Path) -> None:

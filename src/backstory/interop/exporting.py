@@ -67,6 +67,7 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
     """
     from transformers import GenerationConfig
 
+    from backstory.interop.exported.model import CORES
     from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, exported_name, fast_tokenizer
 
     vocabulary, model_config = run.vocabulary, run.config.model
@@ -76,6 +77,10 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
                 f"the part {part.kind} of {run.folder} comes from a plugin, and only models of Backstory's own parts "
                 "(`backstory ls models`) can be exported; train one of these"
             )
+    if model_config.core.kind not in CORES:
+        raise UserError(
+            f"a core of kind {model_config.core.kind} has no exported form; export a run of {', '.join(CORES)}"
+        )
     parts, start = to_dict(run.config.model), vocabulary.start
     padding = fast_tokenizer(vocabulary).pad_token_id
     special = {"bos_token_id": start, "pad_token_id": padding}
