@@ -25,8 +25,10 @@ from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Table, fill
+from backstory.reports.sections import SECTIONS
 from backstory.reports.sections import reproduction_section as reproductions
 from backstory.reports.sections.evaluation_section import Named
+from backstory.reports.sections.settings_section import AGAIN, SETTINGS
 from backstory.results import AuditRecord, Result, TruncationFigures, result_from
 from backstory.results.common import UnknownTokens
 from backstory.results.evaluation_record import MemoryRecord
@@ -767,6 +769,13 @@ def with_fields(text: str) -> str:
     return re.sub(r"(<!-- fields: ([\w. ]+) -->)\n.*?<!-- end -->", filled_in, text, flags=re.DOTALL)
 
 
+def report_sections() -> Table:
+    """The sections of a report, in the order of the page, and what each shows."""
+    shown = ((section.heading, inspect.getdoc(section.pieces) or "") for section in (*SECTIONS, SETTINGS, AGAIN))
+    rows = [(heading, doc.removeprefix("Yield ").removesuffix(".")) for heading, doc in shown]
+    return headed(("section", "shows"), rows, texts=2)
+
+
 def counted(part: str) -> Any:
     """A part of the benchmark of counting."""
     return json.loads((RESULTS / "benchmark-counting.json").read_text(encoding="utf-8"))[part]
@@ -854,6 +863,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "referee-cheats": refereed_cheats,
         "referee-honest": partial(refused, "predictor", "referee-zoo"),
     },
+    "docs/reports.md": {"sections": report_sections},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
         "span-buffer-search": buffer_search,

@@ -44,6 +44,7 @@ MOST_DOCUMENTS = 20
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield readers compared along a text: the picture, tables, and passages word by word."""
     results = [(run, result) for run in runs for result in run.of(ComparisonFigures)]
     for number, (run, result) in enumerate(results, start=1):
         title = result.figures.title

@@ -70,6 +70,7 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield a figure with 95% intervals for each question on the use of context, and tables of every condition."""
     yield from _truncations(runs, published)
     models = examined_models(runs)
     yield from _panels(models, published)

@@ -96,6 +96,7 @@ def title_of_text(result: Evaluation) -> str:
 
 
 def _answers_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield the accuracy of the answers to a synthetic task, by length."""
     for group in grouped_by_text(runs, lambda f: f.answers):
         first = group[0].result
         yield pieces.Note(f"{title_of_text(first)}: {formats.plain(first.corpus.provenance)}")
@@ -130,6 +131,7 @@ def _answers_terminal(result: Evaluation, console: Console) -> None:
 
 
 def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield the cost above the exact one by distance, for texts whose exact cost is known."""
     groups = grouped_by_text(runs, lambda f: f.memory)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
@@ -246,6 +248,7 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> No
 
 
 def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield what each reading pays less than the static one, by how many tokens ago the same one came last."""
     groups = same_tokens(runs)
     for number, group in enumerate(groups, start=1):
         first = group[0].result

@@ -39,6 +39,7 @@ THIN_POINTS = 300
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield every score with its text, reader, token count and audit; failed audits come first."""
     evaluations = [(run, result) for run in runs for result in run.of(EvaluationFigures)]
     measured = [(run, result) for run in runs for result in (*run.of(TrainingFigures), *run.of(EvaluationFigures))]
     for run, result in evaluations:
@@ -69,6 +70,7 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
 
 
 def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield learning curves, and size, length and speed of every training."""
     yield pieces.figure(learning_curves(runs), (run.training.provenance.command for run in runs if run.training))
     yield from pieces.compact(trainings_table(runs), "Training of every run")
 

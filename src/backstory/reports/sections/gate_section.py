@@ -60,6 +60,7 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield what the gate of a model with an auxiliary prediction made of both predictions after every epoch."""
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
         commands = [run.training.provenance.command for run in runs if run.training and gate_epochs(run)]

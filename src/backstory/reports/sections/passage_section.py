@@ -35,6 +35,7 @@ ROW, LEAST = 0.055, 1.3
 
 
 def _samples_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield text that the models wrote."""
     for run in runs:
         for result in run.of(SampleFigures):
             f = result.figures
@@ -46,6 +47,7 @@ def _samples_pieces(runs: Sequence[RunResults], published: Published | None) -> 
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield explained passages word by word."""
     results = [(run, result) for run in runs for result in run.of(ExplanationFigures)]
     for number, (run, result) in enumerate(results, start=1):
         passage = result.figures.passage

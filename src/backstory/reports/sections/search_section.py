@@ -53,6 +53,7 @@ DOT, RING, STAR = "•", "∘", "★"
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield the best trials of a search, pictures of what mattered, and every trial."""
     results = [(run, result) for run in runs for result in run.of(SearchFigures)]
     for number, (run, result) in enumerate(results, start=1):
         yield pieces.Heading(result.figures.title or run.name)

@@ -20,6 +20,7 @@ MOST_ROWS = 200
 
 
 def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield results of kinds that this version does not know."""
     for run in runs:
         for result in run.of(OtherFigures):
             heading = f"{run.name}: {result.figures.label}"
@@ -28,6 +29,7 @@ def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> I
 
 
 def _settings_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield the settings, those that differ side by side."""
     table = differences_table(runs)
     # The settings of a part that only some runs have would bury the others.
     some = [row for row in table.rows if MISSING in row]
@@ -41,6 +43,7 @@ def _settings_pieces(runs: Sequence[RunResults], published: Published | None) ->
 
 
 def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield the commands that measure it all again, and what they depend on."""
     for run in runs:
         yield pieces.Heading(run.name) if len(runs) > 1 else None
         yield pieces.Code("\n".join(commands(run)))
