@@ -11,7 +11,7 @@ import tyro
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
 from backstory.config import UserError, plural
 from backstory.config.formats import MISSING, alone
-from backstory.config.options import EvalOptions
+from backstory.config.options import EvalOptions, options_in_words
 from backstory.config.progress_bar import progress_bar
 from backstory.config.scores import IN_BITS, format_score
 from backstory.config.terminal import make_console, one_line
@@ -275,6 +275,7 @@ def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> 
     after = "" if figures.after is None else f", after {figures.after}"
     of_corpus = "" if corpus is None else f" of {result.corpus.title()}"
     after += "" if figures.addressing is None else f", addressing {figures.addressing}"
+    after += options_in_words(figures.options)
     return "\n".join(
         [
             f"{result.name}, {figures.split} split{of_corpus}, {figures.reader} reader{after}",

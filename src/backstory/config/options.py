@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, Self
@@ -18,6 +18,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 """Precision of matrix products; `auto` is bfloat16 where the device multiplies it natively."""
 SAVE_EVERY = 60.0
 """Seconds between checkpoints."""
+WITH_FIELDS = ("split", "reader", "batch_size", "after", "addressing", "lengths", "overrides", "precision")
+"""Options of a reading that results record in fields of their own; all others in one, `options`."""
 SPELT_OUT = 8
 """Most lengths that the name of a result's folder lists one by one."""
 
@@ -63,7 +65,11 @@ class ModelOptions(LoadOptions):
 @checked(batch_size=1, lengths=1)
 @dataclass(frozen=True)
 class ReadingOptions:
-    """One reading of a text, as suites, their tables and `backstory evaluate` identify it."""
+    """One reading of a text, as suites, their tables and `backstory evaluate` identify it.
+
+    A field that is added here is a flag of `evaluate`, a key of suites, and part of the results, their folders, their
+    sentences, and the checks of what is resumed; its effect on the text or the reader is all that is left to write.
+    """
 
     split: str = "test"
     """train, valid or test."""
@@ -96,6 +102,7 @@ class ReadingOptions:
             (f"batch{self.batch_size}", "batch1"),
             (_lengths_part(self.lengths), "lengths"),
             *((value, "") for value in self.inference_overrides().values()),
+            *((f"{name}-{value}", "") for name, value in self.further().items()),
         )
         return folder_name("evaluate", self.split, *parts)
 
@@ -107,9 +114,14 @@ class ReadingOptions:
             if field.name == "overrides":
                 flags += [word for setting in self.overrides for word in ("--set", setting)]
             elif value != field.default:
-                values = value if isinstance(value, tuple) else (value,)
+                values = () if value is True else value if isinstance(value, tuple) else (value,)
                 flags += [f"--{field.name.replace('_', '-')}", *map(str, values)]
         return tuple(flags)
+
+    def further(self) -> dict[str, Any]:
+        """Return the options that results have no field for and that are not the default, by name."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(ReadingOptions)}
+        return {k: value for k, (value, default) in values.items() if k not in WITH_FIELDS and value != default}
 
     def reading(self) -> "ReadingOptions":
         """Return these options alone, to compare two readings."""
@@ -123,7 +135,8 @@ class ReadingOptions:
         addressed = "" if self.addressing is None else f", addressed {self.addressing}"
         changed = "".join(f", {setting}" for setting in self.overrides)
         precision = "" if self.precision == "float32" else f", in {self.precision}"
-        return f"{self.split} with {self.reader}{batch}{after}{lengths}{addressed}{changed}{precision}"
+        further = options_in_words(self.further())
+        return f"{self.split} with {self.reader}{batch}{after}{lengths}{addressed}{changed}{precision}{further}"
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the model's settings that differ from training, by dotted name. Raises UserError."""
@@ -463,6 +476,11 @@ def folder_name(*parts: str) -> str:
 def _not_default(*parts: tuple[str, str]) -> list[str]:
     """Return each part that differs from the default beside it."""
     return [part for part, default in parts if part != default]
+
+
+def options_in_words(further: Mapping[str, Any] | None) -> str:
+    """Return `ReadingOptions.further` in words, to end a description: `, most tokens 500`."""
+    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in (further or {}).items())
 
 
 def _lengths_part(lengths: tuple[int, ...]) -> str:

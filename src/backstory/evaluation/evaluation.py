@@ -270,6 +270,7 @@ def evaluation_identity(setup: EvalSetup, device: str) -> dict[str, Any]:
         "batch_size": options.batch_size,
         "places": options.audit_places or usual_places(setup.reader.block, options.batch_size),
         "device": device,
+        **options.further(),
     }
     if options.audit_seed is not None:
         text["audit seed"] = options.audit_seed
@@ -299,6 +300,7 @@ def collect_figures(
         batch_size=reading.batch_size,
         addressing=setup.run.model.inference_overrides().get("core.addressing"),
         lengths=tuple(options.lengths) or None,
+        options=options.further() or None,
         window=window(setup, reading),
         **score(reading, setup.split, vocabulary),
         policy=sections.pop("policy", None),

@@ -79,8 +79,8 @@ def _check(claim: Claim, suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) 
         judgement = replace(judgement, verdict=CONFOUNDED)
     return ClaimRecord(
         sentence=claim.sentence,
-        better=SideRecord(system=claim.better.system, **vars(claim.better.reading())),
-        than=SideRecord(system=claim.than.system, **vars(claim.than.reading())),
+        better=SideRecord(system=claim.better.system, **SideRecord.values(claim.better)),
+        than=SideRecord(system=claim.than.system, **SideRecord.values(claim.than)),
         published_gain=published_gain(suite, claim),
         seeds=(len(better), len(than)),
         confounded=claim.confounded,

@@ -136,7 +136,7 @@ def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:
 def _reading(reading: PlannedReading, result: Result[EvaluationFigures], suite: Suite) -> ReadingRecord:
     figures = result.figures
     return ReadingRecord(
-        **vars(reading.reading()),
+        **ReadingRecord.values(reading),
         tokens=figures.tokens,
         unknown_share=figures.unknown_among(figures.tokens).share,
         seconds=result.provenance.seconds,
@@ -167,7 +167,7 @@ def _system(system: System, reading: PlannedReading, runs: Sequence[RunRecord]) 
     return SystemRecord(
         system=system.name,
         note=system.note,
-        **vars(reading.reading()),
+        **SystemRecord.values(reading),
         published=value,
         published_deviation=deviation,
         source=source,

@@ -7,6 +7,7 @@ from typing import Any
 
 from backstory.config import formats, plural
 from backstory.config.formats import count, percent
+from backstory.config.options import options_in_words
 from backstory.config.scores import IN_BITS, advice
 from backstory.results import (
     AuditRecord,
@@ -93,7 +94,7 @@ def best_evaluation(run: RunResults) -> Result[EvaluationFigures] | None:
     def rank(result: Result[EvaluationFigures]) -> tuple[bool, bool, int, float]:
         f = result.figures
         order = _SPLITS.index(f.split) if f.split in _SPLITS else len(_SPLITS)
-        return (audit_word(f.audit) != "audited", bool(f.lengths), order, f.perplexity)
+        return (audit_word(f.audit) != "audited", bool(f.lengths or f.options), order, f.perplexity)
 
     return min(run.of(EvaluationFigures), key=rank, default=None)
 
@@ -148,11 +149,12 @@ def _unknown(unknown: Any, tokens: int) -> str:
 
 
 def special_settings(figures: EvaluationFigures) -> str:
-    """Return how an external memory was addressed, the lengths of a task, where they were chosen, and whether lines are
-    scored each by itself."""
+    """Return how an external memory was addressed, the lengths of a task, where they were chosen, whether lines are scored
+    each by itself, and other options."""
     words = "" if figures.addressing is None else f", addressing {figures.addressing}"
     words += ", line by line" if figures.lines else ""
-    return words + (f", lengths {', '.join(map(count, figures.lengths))}" if figures.lengths else "")
+    words += f", lengths {', '.join(map(count, figures.lengths))}" if figures.lengths else ""
+    return words + options_in_words(figures.options)
 
 
 def search_summary(figures: SearchFigures) -> str:

@@ -406,6 +406,8 @@ class EvaluationFigures(UnknownTokens, Figures):
     lengths: Annotated[tuple[Count, ...], NOT_EMPTY] | None = None
     """The lengths that a synthetic [task](corpora.md#tasks) was read at, where they were chosen. Absent from older
     results."""
+    options: Json | None = left_out()
+    """Other options of the reading that are not the default, by name. Absent where all are."""
     window: Count | None = None
     """The most tokens that the model reads, where the text was longer and a window slid over it
     ([huggingface.md](huggingface.md)); else null. Absent from older results."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from backstory.config.options import ReadingOptions
+from backstory.config.options import WITH_FIELDS, ReadingOptions
 from backstory.results.common import Figures
 from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
 from backstory.results.examination_record import ThresholdContext, Tried
@@ -15,11 +15,14 @@ from backstory.results.validation import (
     Amount,
     Count,
     CountFrom1,
+    Json,
+    JsonObject,
     Name,
     Number,
     Positive,
     Record,
     Share,
+    left_out,
 )
 
 Point = tuple[CountFrom1, Positive]
@@ -47,12 +50,24 @@ class PlaceRecord(Record):
     """Settings of the model that differ from training, as `core.addressing=dense`. Absent from older results."""
     precision: Name = "float32"
     """Precision of matrix products. Absent from older results."""
+    options: Json | None = left_out()
+    """Other options that are not the default, by name. Absent where all are."""
 
     @cached_property
     def place(self) -> ReadingOptions:
         """The options that tell a reading from the others of its system."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(ReadingOptions)}
+        values: JsonObject = {name: getattr(self, name) for name in WITH_FIELDS}
+        values |= {name: tuple(v) if isinstance(v, list) else v for name, v in (self.options or {}).items()}
         return ReadingOptions(**values)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if not set(self.options or {}) <= {field.name for field in fields(ReadingOptions)}:
+            yield "options", "options that this version knows"
+
+    @staticmethod
+    def values(reading: ReadingOptions) -> JsonObject:
+        """Return the values of the fields that record a reading."""
+        return {name: getattr(reading, name) for name in WITH_FIELDS} | {"options": reading.further() or None}
 
 
 @dataclass(frozen=True, kw_only=True)

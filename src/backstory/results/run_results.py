@@ -278,7 +278,7 @@ def _arguments(result: Result, run: str) -> list[str]:
         values = {
             name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")
         }
-        values |= {"precision": result.provenance.precision}
+        values |= {"precision": result.provenance.precision, **(f.options or {})}
         usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
         text = [result.corpus.title("TEXT")] if f.split == "text" else []
     return [run, *text, *_flags({name: value for name, value in values.items() if value != usual.get(name)})]
@@ -289,7 +289,8 @@ def _flags(options: dict[str, Any]) -> list[str]:
     flags = []
     for name, value in options.items():
         if value:
-            flags += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
+            values = () if value is True else value if isinstance(value, tuple | list) else (value,)
+            flags += [f"--{name.replace('_', '-')}", *map(str, values)]
     return flags
 
 

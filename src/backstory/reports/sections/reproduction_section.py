@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
+from backstory.config.options import options_in_words
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
@@ -63,6 +64,7 @@ EPOCHS = (
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
+    """Yield published figures beside ours, system by system, and whether each claim and finding holds."""
     results = [(run, result) for run in runs for result in run.of(ReproductionFigures)]
     for number, (run, result) in enumerate(results, start=1):
         f = result.figures
@@ -129,7 +131,8 @@ def _read(reading: PlaceRecord) -> str:
     lengths = f", lengths {', '.join(map(count, reading.lengths))}" if reading.lengths else ""
     changed = "".join(f", {setting}" for setting in reading.overrides)
     precision = "" if reading.precision == "float32" else f", {reading.precision}"
-    return f"{reading.split}, {reading.reader}{batch}{addressing}{after}{lengths}{changed}{precision}"
+    further = options_in_words(reading.options)
+    return f"{reading.split}, {reading.reader}{batch}{addressing}{after}{lengths}{changed}{precision}{further}"
 
 
 def _figure(figures: ReproductionFigures, value: float | None) -> str:
