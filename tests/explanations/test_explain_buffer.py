@@ -20,7 +20,7 @@ from tiers import fast_then_full
 import backstory as bs
 from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.data import prepare
-from backstory.explanations.buffer import links_of
+from backstory.explanations.attention import buffer_links as links_of
 from backstory.explanations.explained_text import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Interpolation
@@ -256,7 +256,7 @@ def test_words_before_the_passage_are_left_out_where_there_is_no_room(
     run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = bs.explain(run, "buffer", split="valid", at=20, words=4)
-    monkeypatch.setattr("backstory.explanations.buffer.MOST_SHOWN", 9)
+    monkeypatch.setattr("backstory.explanations.attention.MOST_SHOWN", 9)
     cut = bs.explain(run, "buffer", split="valid", at=20, words=4, out=tmp_path / "cut")
     assert passage_of(whole).note == "The passage begins after 13 words, which are what its first word may attend to."
     assert "after 5 words, which are the last of what its" in passage_of(cut).note

@@ -1,6 +1,6 @@
 """Explanations of a model's predictions on a passage, word by word; each gives layers of the reports' text view."""
 
-from backstory.explanations.cache_attention import CASES
+from backstory.explanations.attention import CASES
 from backstory.explanations.compare import compare_readers
 from backstory.explanations.explained_text import Explanation, PassageTask
 from backstory.explanations.explaining import EXPLANATIONS, Explainer, explain_passage

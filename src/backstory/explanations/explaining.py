@@ -13,8 +13,7 @@ from backstory.config.arguments import checked
 from backstory.config.options import LONGEST_PASSAGE, ExplainOptions, folder_name
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
-from backstory.explanations.buffer import buffer, check_buffer
-from backstory.explanations.cache_attention import CASES, MASS, CacheCase, cache, find_case
+from backstory.explanations.attention import CASES, MASS, CacheCase, buffer, cache, check_buffer, find_case
 from backstory.explanations.explained_text import (
     LONGEST,
     ExplainedText,

@@ -1,0 +1,364 @@
+"""Attention of a span buffer and of a neural cache to the words before each, what they expect there, and what they gain."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import SpanBufferConfig, UserError, check_name, plural, to_dict
+from backstory.context import fold
+from backstory.data import Split, Vocabulary
+from backstory.data.tokenizers.built_in import END, UNKNOWN
+from backstory.evaluation import Block, read
+from backstory.evaluation.opening import EvalSetup
+from backstory.evaluation.token_scores import TokenScores
+from backstory.explanations.explained_text import Explanation, PassageTask, Progress, Span, led_by
+from backstory.explanations.passage_reading import (
+    LINK_SHARE,
+    LINKS,
+    Parts,
+    after,
+    expected_layer,
+    figures_of,
+    gain_over,
+    nats_of,
+    note_on,
+    part_name,
+    read_parts,
+    strong_high,
+    surprisal_layer,
+    weights_layer,
+)
+from backstory.models import Interpolation, Prediction
+from backstory.models.prediction import Pointer
+from backstory.models.span_buffer import SpanBuffer, span_buffer_of
+from backstory.readers import Reader
+from backstory.readers.neural_cache import NeuralCache
+from backstory.results.passage import MOST_SHOWN, Candidates, Layer, Numbers
+
+BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
+"""Names of the parts: the buffer (q), the sequence model beside it (p), and both."""
+
+
+def check_buffer(opened: EvalSetup) -> None:
+    """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
+    reader = opened.reader
+    if span_buffer_of(opened.run.model) is None:
+        raise UserError(f"{opened.run.argument} has no span buffer; train one with --model.buffer.kind span-buffer")
+    if reader.inner is not None:
+        raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
+
+
+def buffer(task: PassageTask, progress: Progress) -> Explanation:
+    """Return layers attention, gain, gate, surprisals and candidates, from the first word that is attended to.
+
+    The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
+    when there is another reader to compare with: the gain is over the sequence model.
+    """
+    if task.against is not None:
+        raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
+    auxiliary = span_buffer_of(task.reader.model)
+    assert auxiliary is not None
+    words, all_of_it = _words(task, auxiliary)
+    lead = len(words) - len(task.spans)
+    owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
+    links: list[dict[int, float]] = []
+    gates: list[float] = []
+    filled: list[bool] = []
+
+    def parts(prediction: Prediction) -> Parts:
+        assert isinstance(prediction, Interpolation)
+        return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
+
+    def at_word(named: Parts, time: int, token: int) -> None:
+        interpolation, position = named[MIXTURE], task.start + token
+        assert isinstance(interpolation, Interpolation) and interpolation.attention is not None
+        # What is read first is no word of the text, so a position is one further than the word that was read there.
+        covered = auxiliary.covered(position, position - time)
+        spans = {i: (first - 1 - task.start, last - 1 - task.start) for i, (first, last) in covered.items()}
+        filled.append(bool(covered))
+        links.append(buffer_links(interpolation.attention[0, time].tolist(), spans, owner))
+        gates.append(interpolation.log_gates()[0][0, time].exp().item())
+
+    scores = read_parts(task, progress, parts, at_word)
+    nats = {name: nats_of(task, part) for name, part in scores.items()}
+    gains = nats[MODEL] - nats[MIXTURE]
+    first_shown = _first_shown(links, gains)
+    layers = [
+        weights_layer(
+            "attention",
+            [{}] * lead + links,
+            _buffer_note(auxiliary.config),
+            LINKS * auxiliary.spans.length,
+            lead + first_shown,
+        ),
+        *(after(lead, layer) for layer in _buffer_numbers(task, nats, gates, filled)),
+    ]
+    if task.top:
+        layers.append(after(lead, _expected(expected_layer(task, scores), filled)))
+    figures: dict[str, Any] = {
+        "against": "the sequence model alone",
+        "settings": to_dict(auxiliary.config),
+        **figures_of(task, scores[MIXTURE]),
+        "against_nats_per_token": figures_of(task, scores[MODEL])["nats_per_token"],
+        "helped_percent": 100 * float((gains > 0).mean()),
+        "gate_percent": 100 * float(np.mean(gates)),
+    }
+    shown = tuple(span.word for span in words)
+    return Explanation(figures, tuple(layers), _about(task, lead, all_of_it), shown, lead + first_shown)
+
+
+def buffer_links(
+    weights: Sequence[float], spans: Mapping[int, tuple[int, int]], owner: Mapping[int, int]
+) -> dict[int, float]:
+    """Return the weight of each word: the sum over the spans that it is in, undivided.
+
+    `spans` are the first and last token of each, by its index in the weights; `owner` is the word of a token. Tokens that no
+    shown word owns are left out.
+    """
+    mass: dict[int, float] = {}
+    for index, (first, last) in spans.items():
+        for word in {owner[token] for token in range(first, last + 1) if token in owner}:
+            mass[word] = mass.get(word, 0.0) + weights[index]
+    return mass
+
+
+def _words(task: PassageTask, auxiliary: SpanBuffer) -> tuple[list[Span], bool]:
+    """Return the words of the passage after those that its first may attend to, and True if there was room for all of these."""
+    reached = auxiliary.covered(task.start).values()
+    oldest = max(0, min((first for first, _ in reached), default=task.start + 1) - 1)
+    begin = max(oldest, task.start - (MOST_SHOWN - len(task.spans)))
+    before = task.ids[begin : task.start]
+    words = led_by(task.vocabulary, before, int(task.ids[task.start]), task.spans)
+    return words, begin == oldest
+
+
+def _first_shown(links: Sequence[Mapping[int, float]], gains: np.ndarray) -> int:
+    """Return the first word if it attends to any, else the one that gains most among those that do."""
+    if links[0]:
+        return 0
+    return max(range(len(links)), key=lambda i: (bool(links[i]), gains[i]))
+
+
+def _buffer_numbers(
+    task: PassageTask, nats: Mapping[str, np.ndarray], gates: Sequence[float], filled: Sequence[bool]
+) -> list[Numbers]:
+    own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], task.vocabulary)
+    # A word that a pointer has nowhere to point to has no number either.
+    values = tuple(
+        value if some and value is not None and math.isfinite(value) else None
+        for value, some in zip(own.values, filled, strict=True)
+    )
+    percent = tuple(100 * gate for gate in gates)
+    note = "lambda: the share of the buffer in the mixture."
+    return [
+        gain_over(MODEL, nats[MODEL] - nats[MIXTURE]),
+        Numbers("sequential", "gate", percent, "%", 0.0, max(1.0, strong_high(percent)), note=note),
+        surprisal_layer("surprisal", nats[MIXTURE], task.vocabulary),
+        replace(own, values=values),
+        surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], task.vocabulary),
+    ]
+
+
+def _expected(layer: Candidates, filled: Sequence[bool]) -> Candidates:
+    """Return the candidates without those of a buffer that held nothing."""
+    lists = (
+        {name: tokens for name, tokens in parts.items() if some or name != BUFFER}
+        for parts, some in zip(layer.lists, filled, strict=True)
+    )
+    return replace(layer, lists=tuple(lists))
+
+
+def _buffer_note(config: SpanBufferConfig) -> str:
+    """Return a note on what a shade of the attention means."""
+    if config.vectors == "words":
+        of = "The weight of the state after each word"
+    else:
+        of = f"The weight of the span of {config.span} that each word is in, the whole of it"
+    return f"{of}; weights add up to 1.{_of_values(config)}"
+
+
+def _of_values(config: SpanBufferConfig) -> str:
+    points = config.prediction == "pointer"
+    if config.values == "following":
+        return f" What the buffer {'points to' if points else 'expects of it'} is the word that follows."
+    return " What the buffer points to is the last of them." if points and config.vectors != "words" else ""
+
+
+def _about(task: PassageTask, lead: int, all_of_it: bool) -> str:
+    """Return a note on the words before the passage, and on words of several tokens."""
+    note = note_on(task, "attention, gate and candidates")
+    if not lead:
+        return note
+    what = "what its first word may attend to" if all_of_it else "the last of what its first word may attend to"
+    before = f"The passage begins after {lead:,} {plural('word', lead)}, which {'is' if lead == 1 else 'are'} {what}."
+    return f"{before} {note}".rstrip()
+
+
+CaseName = Literal["success", "failure"]
+CASES: dict[CaseName, str] = {
+    "success": "the most peaked success of the cache",
+    "failure": "the flattest failure of the cache",
+}
+MASS = "cache mass"
+_CACHE_NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
+EVEN = 8
+"""Multiple of an even share of the mass with the full colour, where one word is shown first: an even share still has some."""
+_SCALE = f"Full colour: {EVEN} times an even share, or more."
+Scores = dict[str, TokenScores]
+"""Scores of the passage, by part: cache, model (or the reader below the cache) and mixture."""
+
+
+def cache(task: PassageTask, progress: Progress) -> Explanation:
+    """Return layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
+
+    The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
+    below the cache.
+    """
+    if task.against is not None:
+        raise UserError("`explain cache` compares with the reader below the cache; leave --against out")
+    reader = task.reader
+    assert isinstance(reader, NeuralCache)
+    below = part_name(reader.inner)
+    confidence: list[float] = []
+    links: list[dict[int, float]] = []
+    words = [i for i, span in enumerate(task.spans) for _ in range(span.start, span.end)]
+
+    def parts(prediction: Prediction) -> Parts:
+        return {"cache": prediction.parts()["q"], below: prediction.parts()["p"], "mixture": prediction}
+
+    def at_word(named: Parts, time: int, token: int) -> None:
+        q = named["cache"]
+        assert isinstance(q, Pointer)
+        confidence.append(q.confidence()[0, time].item())
+        links.append(cache_links(q, time, token, words))
+
+    scores = read_parts(task, progress, parts, at_word)
+    nats, inner = nats_of(task, scores["mixture"]), nats_of(task, scores[below])
+    figures: dict[str, Any] = {
+        "against": reader.inner.name,
+        "settings": to_dict(reader.settings),
+        **figures_of(task, scores["mixture"]),
+        "against_nats_per_token": figures_of(task, scores[below])["nats_per_token"],
+        "helped_percent": 100 * float((inner > nats).mean()),
+    }
+    mass = weights_layer(MASS, links, _CACHE_NOTE)
+    if task.chosen is not None:
+        full = EVEN / min(reader.settings.window, task.start + task.chosen)
+        mass = weights_layer(MASS, links, f"{_CACHE_NOTE} {_SCALE}", whole=task.chosen, full=min(1.0, full))
+    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), mass]
+    layers += _cache_numbers(task, scores, nats, confidence)
+    if task.top:
+        layers.append(expected_layer(task, scores))
+    note = note_on(task, "links, confidence and candidates")
+    return Explanation(figures, tuple(layers), note, chosen=task.chosen)
+
+
+def cache_links(q: Pointer, time: int, token: int, words: Sequence[int]) -> dict[int, float]:
+    """Return the cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
+
+    `token` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
+    last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
+    """
+    weights = q.weights[0, time].tolist()
+    oldest = token - len(weights)
+    mass: dict[int, float] = {}
+    for pair in range(max(0, -oldest), len(weights)):
+        word = words[oldest + pair]
+        mass[word] = mass.get(word, 0.0) + weights[pair]
+    return mass
+
+
+def _cache_numbers(task: PassageTask, scores: Scores, nats: np.ndarray, confidence: list[float]) -> list[Numbers]:
+    first = [span.start for span in task.spans]
+    percent = [100 * value for value in confidence]
+    high = max(1.0, math.ceil(float(np.quantile(percent, LINK_SHARE))))
+    shares = {f"probability ({name})": 100 * np.exp(-nats_of(task, part)) for name, part in scores.items()}
+    return [
+        Numbers("sequential", "confidence", tuple(percent), "%", 0.0, high, 1,
+                "The share of the cache's mass on its likeliest place: high where it is peaked, low where it is flat."),
+        surprisal_layer("surprisal", nats, task.vocabulary),
+        *(Numbers("plain", name, tuple(p.tolist()), "%", 0.0, 100.0, digits=3) for name, p in shares.items()),
+        Numbers("plain", "entropy of the cache", tuple(scores["cache"].entropy[0, first].double().tolist()), "nats", 0.0,
+                math.log(len(task.vocabulary))),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheCase:
+    """A word at which a cache succeeds or fails."""
+
+    case: CaseName
+    target: int
+    """Token of the text that it is."""
+    entropy: float
+    """Entropy of the cache's mass over the places that it remembers, in nats."""
+    share: float
+    """Share of its mass on places of the word itself."""
+
+
+def find_case(setup: EvalSetup, name: CaseName, at: int, progress: Callable[[int, int], None]) -> CacheCase:
+    """Return the success with the lowest entropy, or the failure with the highest, among the words from token `at` on.
+
+    A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
+    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
+    `<unk>` and `<eos>` are neither, nor are words of several pieces. Raises UserError for tokens that are neither words nor
+    pieces that hold all of a text, and where there is no such word.
+    """
+    check_name(name, CASES, "case of the cache")
+    vocabulary, ids = setup.dataset.vocabulary, np.asarray(setup.split.ids)
+    assert isinstance(setup.reader, NeuralCache)
+    possible = _whole_words(vocabulary, setup.split)
+    entropies, shares, below = _scan(setup.reader, ids, vocabulary.start, progress)
+    possible[: max(at, min(setup.reader.settings.window, len(ids) // 2))] = False
+    possible &= (shares > 0.5) & (below < 0.5) if name == "success" else shares == 0.0
+    if not possible.any():
+        raise UserError(f"there is no {name} of the cache in this text; choose another split, or --at")
+    measured = np.where(possible, entropies, math.inf if name == "success" else -math.inf)
+    target = int(measured.argmin() if name == "success" else measured.argmax())
+    return CacheCase(name, target, float(entropies[target]), float(shares[target]))
+
+
+def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
+    """Return a mask (N,) of the tokens that are words by themselves, and neither `<unk>` nor `<eos>`. Raises UserError."""
+    ids, unit = np.asarray(split.ids), vocabulary.tokenizer.unit
+    if unit == "word":
+        special = [vocabulary.unknown, vocabulary.index.get(END)]
+        return ~np.isin(ids, [i for i in special if i is not None])
+    folded = fold(vocabulary, split, word_score="sum")
+    if folded is None:
+        raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
+    named = [len(word) == 1 and vocabulary.decode(word).strip() not in ("", UNKNOWN) for word in folded.pieces]
+    whole = np.zeros(len(ids), bool)
+    whole[folded.starts] = np.array(named)[folded.ids]
+    return whole
+
+
+def _scan(
+    reader: Reader, ids: np.ndarray, first: int, progress: Callable[[int, int], None]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (N,) each, of every token: the entropy of the cache's mass over places, the share of it on the token, and the
+    probability that the reader below gives it.
+    """
+    entropies: list[Tensor] = []
+    shares: list[Tensor] = []
+    below: list[Tensor] = []
+    done = 0
+
+    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        nonlocal done
+        q = prediction.parts()["q"]
+        assert isinstance(q, Pointer)
+        entropies.append(torch.special.entr(q.weights[0]).sum(1).double().cpu())
+        shares.append((q.weights[0] * (q.words[0] == block.targets[0, :, None])).sum(1).double().cpu())
+        with reader.precision.context(block.targets.device):
+            below.append(prediction.parts()["p"].log_prob(block.targets)[0].double().exp().cpu())
+        done += block.targets.shape[1]
+        progress(done, len(ids))
+
+    read(reader, ids, first, each=each)
+    return torch.cat(entropies).numpy(), torch.cat(shares).numpy(), torch.cat(below).numpy()
