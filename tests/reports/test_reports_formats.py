@@ -15,8 +15,8 @@ from backstory.cli.report import main
 from backstory.config import UserError
 from backstory.reports import write
 from backstory.reports.citation import bibtex
-from backstory.reports.latex_pieces import escape_latex
 from backstory.reports.tables import Column, Table, compact
+from backstory.reports.writers import escape_latex
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,39 +10,33 @@ from backstory.results.passage import Passage
 
 
 @dataclass(frozen=True)
-class Heading:
-    """A heading below those of the sections, which are of level 2."""
+class Text:
+    """Base of the pieces that are text alone."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Heading(Text):
+    """A heading below those of the sections, which are of level 2."""
+
     level: int = 3
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(Text):
     """A paragraph of the text."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Note:
+class Note(Text):
     """A small paragraph, below what it is about."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(Text):
     """A paragraph that nobody should overlook."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Code:
+class Code(Text):
     """Text as it is, in a box."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class Quote:
     text: str
 
 
-Piece = Heading | Paragraph | Note | Alarm | Code | Tabular | Figure | Details | Facts | Words | Quote
+Piece = Text | Tabular | Figure | Details | Facts | Words | Quote
 
 
 @dataclass(frozen=True)
@@ -147,7 +141,7 @@ def present(pieces: Iterable[Piece | None]) -> tuple[Piece, ...]:
 
 def _empty(piece: Piece) -> bool:
     match piece:
-        case Heading(text=text) | Paragraph(text) | Note(text) | Alarm(text) | Code(text):
+        case Text(text):
             return not text
         case Tabular(table):
             return not table.rows

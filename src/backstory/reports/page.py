@@ -13,11 +13,6 @@ from backstory.config.errors import refused
 from backstory.config.terminal import one_line
 from backstory.reports import svg
 from backstory.reports.document import Alarm, Document, Piece, Words, present
-from backstory.reports.html_pieces import GENERATOR, html_page
-from backstory.reports.latex_pieces import MARK as LATEX_MARK
-from backstory.reports.latex_pieces import latex
-from backstory.reports.markdown_pieces import MARK as MARKDOWN_MARK
-from backstory.reports.markdown_pieces import markdown
 from backstory.reports.phrases import passage_summary, search_summary, stale_results, summary
 from backstory.reports.sections import SECTIONS
 from backstory.reports.sections.comparison_section import Comparison, compared, comparison_pieces
@@ -27,6 +22,7 @@ from backstory.reports.sections.search_section import search_pieces
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again
 from backstory.reports.templating import slug
 from backstory.reports.tidy import COLUMNS, tidy_csv
+from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html_page, latex, markdown
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.examination_record import Published
 from backstory.storage.atomic import write_atomically

@@ -1,0 +1,215 @@
+"""A report as a file: pieces as HTML, as GitHub Markdown, or as a LaTeX fragment, and the page around them."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from markupsafe import Markup
+
+from backstory.reports.citation import bibtex
+from backstory.reports.document import (
+    Alarm,
+    Code,
+    Details,
+    Document,
+    Facts,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    Piece,
+    Quote,
+    Tabular,
+    Text,
+    Words,
+    present,
+)
+from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
+from backstory.reports.passage_html import figure as passage_figure
+from backstory.reports.svg import clean
+from backstory.reports.tables import Table, escape_markdown, to_markdown
+from backstory.reports.templating import rendered
+from backstory.reports.theme import CSS
+
+GENERATOR = Markup('<meta name="generator" content="Backstory">')
+"""In the head of every page; by it a page is known for one of ours, which the next may replace."""
+# The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html_pieces(pieces: Iterable[Piece | None]) -> Markup:
+    """Return pieces one below the other, without those that are empty."""
+    return Markup("\n").join(html_piece(piece) for piece in present(pieces))
+
+
+def html_piece(piece: Piece) -> Markup:
+    """Return one piece; figures and tables may scroll by themselves where a screen is too narrow for them."""
+    match piece:
+        case Heading(text, level):
+            return Markup(f"<h{level}>{{}}</h{level}>").format(text)
+        case Text(text):
+            return _TEXTS[type(piece)].format(text)
+        case Tabular(table, about, look):
+            return _scroll(rendered("table", table=table, look=look), about)
+        case Figure(plot, commands):
+            return rendered("figure", plot=plot, wide=Markup(plot.svg), narrow=Markup(plot.narrow()), commands=commands)
+        case Details(heading, inside):
+            part = Markup("<details><summary>{}</summary>\n{}\n</details>")
+            return part.format(heading, html_pieces(inside))
+        case Facts(pairs):
+            terms = (Markup("<dt>{}</dt><dd>{}</dd>").format(*pair) for pair in pairs)
+            return Markup("<dl>{}</dl>").format(Markup().join(terms))
+        case Quote(prompt, text):
+            return Markup('<blockquote><span class="prompt">{}</span>{}</blockquote>').format(prompt, text)
+        case Words(passage, name):
+            return passage_figure(passage, name)
+
+
+_TEXTS: dict[type[Piece], Markup] = {
+    Paragraph: Markup("<p>{}</p>"),
+    Note: Markup('<p class="note">{}</p>'),
+    Alarm: Markup('<p class="alarm">{}</p>'),
+    Code: Markup("<pre>{}</pre>"),
+}
+
+
+def _scroll(inside: Markup, about: str) -> Markup:
+    """Return a box for what may be wider than a phone; reachable by keyboard."""
+    box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>')
+    return box.format(about, inside)
+
+
+def html_page(document: Document) -> str:
+    """Return a whole page, which loads nothing. It holds a script only where there are words that answer."""
+    scripted = any(isinstance(piece, Words) for piece in document.pieces())
+    policy = f"{_POLICY}; script-src '{SCRIPT_HASH}'" if scripted else _POLICY
+    sections = [(heading, html_pieces(pieces)) for heading, pieces in document.sections]
+    values = {"policy": Markup(policy), "css": Markup(CSS), "generator": GENERATOR,
+              "script": Markup(SCRIPT if scripted else ""), "bibtex": bibtex()}  # fmt: skip
+    return clean(rendered("page", document=document, sections=sections, **values))
+
+
+MARKDOWN_MARK = "<!-- Backstory report -->"
+"""The first line, by which a file is known for one of ours."""
+
+
+def markdown(document: Document, figures: Mapping[str, str] | None = None) -> str:
+    """Return a document as Markdown. `figures` are the paths of saved figures by the names of their plots."""
+    blocks = [MARKDOWN_MARK, f"# {escape_markdown(document.title)}"]
+    blocks += [f"**{escape_markdown(document.headline)}**"] if document.headline else []
+    blocks += ["\n".join(f"- {escape_markdown(sentence)}" for sentence in document.summaries)]
+    for heading, pieces in document.sections:
+        blocks += [f"## {escape_markdown(heading)}"] if heading else []
+        blocks += _blocks(pieces, figures or {})
+    return "\n\n".join(filter(None, [*blocks, escape_markdown(document.footer)])) + "\n"
+
+
+def _blocks(pieces: Iterable[Piece], figures: Mapping[str, str]) -> Iterator[str]:
+    for piece in pieces:
+        match piece:
+            case Heading(text, level):
+                yield f"{'#' * level} {escape_markdown(text)}"
+            case Paragraph(text) | Note(text):
+                yield escape_markdown(text)
+            case Alarm(text):
+                yield f"**{escape_markdown(text)}**"
+            case Code(text):
+                yield _fenced(text)
+            case Tabular(table):
+                yield to_markdown(table)
+            case Figure(plot, commands):
+                if path := figures.get(plot.name):
+                    yield f"![{escape_markdown(plot.title)}]({path}.png)"
+                yield f"*{escape_markdown(plot.title)}.* {escape_markdown(plot.caption)}"
+                yield _fenced("\n".join(commands)) if commands else ""
+            case Details(heading, inside):
+                yield f"<details><summary>{escape_markdown(heading)}</summary>"
+                yield from _blocks(inside, figures)
+                yield "</details>"
+            case Facts(pairs):
+                yield "\n".join(f"- {escape_markdown(term)}: {escape_markdown(text)}" for term, text in pairs)
+            case Quote(prompt, text):
+                yield f"> *{escape_markdown(prompt)}* {escape_markdown(text)}"
+            case Words(passage):
+                text = "".join(word.before + word.text for word in passage.words)
+                yield f"> {escape_markdown(text)}"
+
+
+def _fenced(text: str) -> str:
+    """Return text as it is, in a fence that it cannot end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
+
+
+LATEX_MARK = "% Backstory report"
+"""The beginning of the first line, by which a file is known for one of ours."""
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "–": "--", "—": "---", "−": "$-$", "…": r"\ldots{}", "‘": "`", "’": "'",
+    "“": "``", "”": "''", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "½": r"$\frac{1}{2}$",
+    "→": r"$\rightarrow$", "λ": r"$\lambda$", "θ": r"$\theta$", "β": r"$\beta$", "κ": r"$\kappa$",
+    **{digit: rf"\textsuperscript{{{i}}}" for i, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+}  # fmt: skip
+LONG = 28
+"""Characters from which on the cells of a column are set as paragraphs."""
+MANY = 7
+"""Columns from which on a table is set small."""
+
+
+def latex(document: Document, figures: Mapping[str, str] | None = None) -> str:
+    r"""Return a document's tables that are not folded up. `figures` are the paths of saved figures by the names of plots.
+
+    The preamble needs `\usepackage{booktabs}`, and for figures `\usepackage{graphicx}`.
+    """
+    packages = r"\usepackage{booktabs}" + (r" \usepackage{graphicx}" if figures else "")
+    head = [f"{LATEX_MARK}: {' '.join(document.title.split())}", f"% In the preamble: {packages}"]
+    head += [f"% {' '.join(sentence.split())}" for sentence in (document.headline, *document.summaries) if sentence]
+    head += [f"% {line}" for line in bibtex().splitlines()]
+    return "\n\n".join(("\n".join(head), *_floats(document, figures or {}))) + "\n"
+
+
+def escape_latex(text: str) -> str:
+    """Return text in which no character commands TeX."""
+    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+
+
+def _floats(document: Document, figures: Mapping[str, str]) -> Iterator[str]:
+    number = 0
+    for heading, pieces in document.sections:
+        for piece in pieces:
+            if isinstance(piece, Tabular):
+                number += 1
+                yield _table(piece, f"{_label(heading)}-{number}")
+            elif isinstance(piece, Figure) and piece.plot.name in figures:
+                yield "\n".join((
+                    r"\begin{figure}[t]", r"\centering",
+                    rf"\includegraphics[width=\linewidth]{{{figures[piece.plot.name]}.pdf}}",
+                    rf"\caption{{{escape_latex(f'{piece.plot.title}. {piece.plot.caption}')}}}",
+                    rf"\label{{fig:backstory-{_label(piece.plot.name)}}}", r"\end{figure}",
+                ))  # fmt: skip
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "results"
+
+
+def _table(piece: Tabular, label: str) -> str:
+    table = piece.table
+    size = r"\footnotesize\setlength{\tabcolsep}{3pt}" if len(table.columns) >= MANY else r"\small"
+    head, *rows = (
+        " & ".join(map(escape_latex, line)) + r" \\" for line in ([c.heading for c in table.columns], *table.rows)
+    )
+    return "\n".join((
+        r"\begin{table}[t]", rf"\centering{size}", rf"\caption{{{escape_latex(piece.about)}}}",
+        rf"\label{{tab:backstory-{label}}}", rf"\begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}", r"\toprule", head,
+        r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ))  # fmt: skip
+
+
+def _columns(table: Table) -> str:
+    """Return how each column is set: numbers flush right, long text in a paragraph."""
+    kinds = []
+    for i, column in enumerate(table.columns):
+        longest = max(len(row[i]) for row in table.rows)
+        kinds.append("r" if column.numeric else r"p{0.25\linewidth}" if longest > LONG else "l")
+    return "".join(kinds)
