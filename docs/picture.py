@@ -21,9 +21,9 @@ from playwright.sync_api import Page, sync_playwright
 from backstory.config import RewardConfig
 from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.reports import svg, write
-from backstory.reports.axes import labels
 from backstory.reports.sections.context_plots import levels
 from backstory.reports.sections.evaluation_section import memory_curves
+from backstory.reports.svg import labels
 from backstory.reports.theme import CSS
 
 if TYPE_CHECKING:

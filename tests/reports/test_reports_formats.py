@@ -14,9 +14,8 @@ import yaml
 from backstory.cli.report import main
 from backstory.config import UserError
 from backstory.reports import write
-from backstory.reports.citation import bibtex
 from backstory.reports.tables import Column, Table, compact
-from backstory.reports.writers import escape_latex
+from backstory.reports.writers import bibtex, escape_latex
 
 ROOT = Path(__file__).resolve().parents[2]
 

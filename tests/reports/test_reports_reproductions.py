@@ -22,7 +22,7 @@ from backstory.reports.sections.reproduction_section import (
     systems_table,
 )
 from backstory.reports.tables import compact
-from backstory.reports.templating import rendered
+from backstory.reports.theme import rendered
 from backstory.results import ReproductionFigures
 
 

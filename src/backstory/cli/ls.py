@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_type_hints
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.config import (
-    ModelConfig,
-    UserError,
-    nearest,
-    pasted,
-    recipes,
-)
+from backstory.config import ModelConfig, UserError, nearest, pasted, recipes
 from backstory.config.formats import MISSING
 from backstory.config.renamed import refuse_old_listing
 from backstory.config.scores import IN_BITS, bits, perplexity

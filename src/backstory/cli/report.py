@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(ReportArguments, arguments, "report")
 
     if args.cite:
-        from backstory.reports.citation import bibtex
+        from backstory.reports.writers import bibtex
 
         print(bibtex())
         return 0

@@ -21,21 +21,8 @@ from backstory.context.bootstrap import BLOCK, resampled_means
 from backstory.context.examined_text import read_scores
 from backstory.data import Boundaries, unknown_share, word_nats
 from backstory.evaluation.opening import EvalSetup
-from backstory.explanations.explained_text import (
-    ExplainedText,
-    Progress,
-    Span,
-    other_folder_part,
-    other_name,
-    words_of,
-)
-from backstory.explanations.passage_reading import (
-    gain_layer,
-    gain_scale,
-    note_on_words,
-    surprisal_layer,
-    word_score_of,
-)
+from backstory.explanations.explained_text import ExplainedText, Progress, Span, other_folder_part, other_name, words_of
+from backstory.explanations.passage_reading import gain_layer, gain_scale, note_on_words, surprisal_layer, word_score_of
 from backstory.readers import Reader
 from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
 from backstory.results.common import UnknownTokens

@@ -6,13 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import (
-    DualConfig,
-    ModelConfig,
-    NoBufferConfig,
-    SpanBufferConfig,
-    UserError,
-)
+from backstory.config import DualConfig, ModelConfig, NoBufferConfig, SpanBufferConfig, UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming

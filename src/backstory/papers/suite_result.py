@@ -15,13 +15,7 @@ from backstory.papers.suite_jobs import DONE, FAILED, RunJob
 from backstory.results import EvaluationFigures, ExaminationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
 from backstory.results.examination_record import TruncationFigures
-from backstory.results.reproduction_record import (
-    ExaminedRecord,
-    ProtocolRecord,
-    ReadingRecord,
-    RunRecord,
-    SystemRecord,
-)
+from backstory.results.reproduction_record import ExaminedRecord, ProtocolRecord, ReadingRecord, RunRecord, SystemRecord
 from backstory.storage.provenance import commit, versions
 
 TRAINED = ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second")

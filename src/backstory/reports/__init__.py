@@ -1,6 +1,7 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
 from backstory.reports import passage_html, passage_terminal
+from backstory.reports.document import Section
 from backstory.reports.page import (
     check_page,
     render,
@@ -13,7 +14,6 @@ from backstory.reports.page import (
 from backstory.reports.sections import SECTIONS, show
 from backstory.reports.sections.context_plots import context_curves
 from backstory.reports.sections.figures_section import figures_table, learning_curves, trainings_table
-from backstory.reports.sections.section import Section
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Column, Table, fill, to_markdown, to_text
 from backstory.results import (

@@ -20,7 +20,7 @@ from backstory.reports.sections.gains_section import headline
 from backstory.reports.sections.passage_section import memory_pieces
 from backstory.reports.sections.search_section import search_pieces
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again
-from backstory.reports.templating import slug
+from backstory.reports.theme import slug
 from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html_page, latex, markdown
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from backstory.reports import theme
-from backstory.reports.templating import TEMPLATES, rendered
+from backstory.reports.theme import TEMPLATES, rendered
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 SCRIPT = TEMPLATES.joinpath("passage.js").read_text(encoding="utf-8")

@@ -1,6 +1,10 @@
-"""The look of a report: its style sheet, and the shades of words, told apart with any kind of colour vision."""
+"""The look of a report: its templates and style sheet, and the shades of words, told apart with any kind of colour vision."""
 
+import re
 from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
 
 from backstory.results.passage import STEPS, Numbers, Weights
 
@@ -72,3 +76,27 @@ CSS = f"""
 
 """ + Path(__file__).with_name("templates").joinpath("page.css").read_text(encoding="utf-8")
 """The style sheet of a page, light and dark, for wide screens, phones and paper."""
+
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def rendered(template: str, **values: object) -> Markup:
+    """Return a template with these values."""
+    return Markup(_ENVIRONMENT.get_template(f"{template}.html").render(values))
+
+
+def breakable(text: str) -> Markup:
+    """Return a dotted name that breaks after its dots and underlines, where a line must be broken."""
+    return Markup(re.sub(r"(?<=\w)([._])(?=\w)", r"\1<wbr>", str(escape(text))))
+
+
+def slug(text: str) -> str:
+    """Return a title as a name for files and links."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+_ENVIRONMENT = jinja2.Environment(
+    autoescape=True, trim_blocks=True, loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined
+)
+_ENVIRONMENT.filters["breakable"], _ENVIRONMENT.filters["slug"] = breakable, slug

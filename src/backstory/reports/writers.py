@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from markupsafe import Markup
 
-from backstory.reports.citation import bibtex
 from backstory.reports.document import (
     Alarm,
     Code,
@@ -27,8 +26,8 @@ from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
 from backstory.reports.passage_html import figure as passage_figure
 from backstory.reports.svg import clean
 from backstory.reports.tables import Table, escape_markdown, to_markdown
-from backstory.reports.templating import rendered
-from backstory.reports.theme import CSS
+from backstory.reports.theme import CSS, rendered
+from backstory.storage.provenance import versions
 
 GENERATOR = Markup('<meta name="generator" content="Backstory">')
 """In the head of every page; by it a page is known for one of ours, which the next may replace."""
@@ -213,3 +212,16 @@ def _columns(table: Table) -> str:
         longest = max(len(row[i]) for row in table.rows)
         kinds.append("r" if column.numeric else r"p{0.25\linewidth}" if longest > LONG else "l")
     return "".join(kinds)
+
+
+def bibtex() -> str:
+    """Return a BibTeX entry of this version."""
+    fields = {
+        "title": "{Backstory}: a library for language models that remember",
+        "author": "{The Backstory developers}",
+        "version": versions().get("backstory", "unknown"),
+        "note": "MIT license",
+    }
+    width = max(map(len, fields))
+    lines = (f"  {name:<{width}} = {{{value}}}," for name, value in fields.items())
+    return "\n".join(("@software{backstory,", *lines, "}"))

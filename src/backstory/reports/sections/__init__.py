@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
+from backstory.reports.document import Section
 from backstory.reports.sections import (
     comparison_section,
     context_section,
@@ -16,7 +17,6 @@ from backstory.reports.sections import (
     search_section,
     settings_section,
 )
-from backstory.reports.sections.section import Section
 from backstory.results import Result
 
 SECTIONS: tuple[Section, ...] = (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from backstory.config import plural
 from backstory.config.formats import count, signed
 from backstory.reports import svg
-from backstory.reports.axes import bounded, labels
-from backstory.reports.svg import Plot
+from backstory.reports.svg import Plot, bounded, labels
 from backstory.results import ComparisonFigures
 from backstory.results.explanation_record import PairRecord, PositionRecord
 

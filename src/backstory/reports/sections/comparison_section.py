@@ -14,11 +14,9 @@ from backstory.config.formats import MISSING, count, signed
 from backstory.config.terminal import cell, printable
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, theme
-from backstory.reports.axes import bounded
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.sections.comparison_plots import along, by_position
-from backstory.reports.sections.section import Section, of_kind, print_text
-from backstory.reports.svg import Plot
+from backstory.reports.svg import Plot, bounded
 from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import ComparisonFigures, Result, RunResults
 from backstory.results.examination_record import Published

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING
 
 from backstory.config.formats import count
 from backstory.reports import svg
-from backstory.reports.axes import (
-    LARGEST,
-    added_loss,
-    bounded,
-    curve,
-    labels,
-    level,
-    log_axis,
-    perplexity_axis,
-)
 from backstory.reports.phrases import MOST_SHADED, Examined, context_caption, counted_in, spread_words
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
-from backstory.reports.svg import Plot
+from backstory.reports.svg import LARGEST, Plot, added_loss, bounded, curve, labels, level, log_axis, perplexity_axis
 from backstory.results import TruncationFigures
 from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, Published
 

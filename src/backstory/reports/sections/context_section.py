@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, decimal
 from backstory.reports import document as pieces
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import Examined, published_context, text_and_unit
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
 from backstory.reports.sections.figures_section import over, text_of, unknown_cell
-from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures

@@ -13,10 +13,8 @@ from backstory.config.formats import count, decimal, percent, span
 from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.axes import LARGEST, labels, level, log_axis
-from backstory.reports.document import Piece
-from backstory.reports.sections.section import Pieces, Section, print_lines
-from backstory.reports.svg import Plot
+from backstory.reports.document import Piece, Pieces, Section, print_lines
+from backstory.reports.svg import LARGEST, Plot, labels, level, log_axis
 from backstory.reports.tables import Table, columns, to_text
 from backstory.results import EvaluationFigures, Record, Result, RunResults
 from backstory.results.evaluation_record import (

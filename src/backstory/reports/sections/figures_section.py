@@ -10,8 +10,7 @@ from backstory.config.arguments import checked
 from backstory.config.formats import MISSING, count, decimal, perplexity
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import (
     audit_failures,
     audit_word,
@@ -22,8 +21,7 @@ from backstory.reports.phrases import (
     text_and_unit,
     unknown_warning,
 )
-from backstory.reports.sections.section import Section, of_kind
-from backstory.reports.svg import Plot
+from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
 from backstory.results.evaluation_record import EpochRecord

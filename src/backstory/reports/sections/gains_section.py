@@ -14,9 +14,8 @@ from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, percent
 from backstory.reports import document as pieces
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import audit_word, text_and_unit
-from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.tables import Table, columns
 from backstory.results import EvaluationFigures, Result, RunResults
 from backstory.results.examination_record import Published

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from backstory.config.formats import count, decimal, percent, perplexity
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.axes import LARGEST, perplexity_axis, whole_numbers
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section
 from backstory.reports.phrases import MOST_DESCRIBED
-from backstory.reports.sections.section import Section
-from backstory.reports.svg import Plot
+from backstory.reports.svg import LARGEST, Plot, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns
 from backstory.results import RunResults
 from backstory.results.evaluation_record import GateRecord

@@ -11,11 +11,9 @@ from backstory.config import plural
 from backstory.config.formats import count, decimal, percent, plain
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, svg
-from backstory.reports.axes import whole_numbers
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind, print_lines
 from backstory.reports.phrases import passage_summary
-from backstory.reports.sections.section import Section, of_kind, print_lines
-from backstory.reports.svg import Plot
+from backstory.reports.svg import Plot, whole_numbers
 from backstory.reports.tables import Table, columns, to_text
 from backstory.reports.theme import STEPS
 from backstory.results import ExplanationFigures, Result, RunResults, SampleFigures

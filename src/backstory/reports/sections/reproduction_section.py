@@ -12,10 +12,8 @@ from backstory.config.formats import MISSING, count, span
 from backstory.config.options import options_in_words
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.axes import LARGEST, labels, perplexity_axis, whole_numbers
-from backstory.reports.document import Piece
-from backstory.reports.sections.section import Section, of_kind
-from backstory.reports.svg import Plot
+from backstory.reports.document import Piece, Section, of_kind
+from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import Record, ReproductionFigures, RunResults
 from backstory.results.evaluation_record import DistanceRange, PolicyRecord

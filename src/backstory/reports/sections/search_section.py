@@ -13,11 +13,9 @@ from backstory.config.formats import MISSING, count, perplexity, setting
 from backstory.config.scores import IN_BITS, measure_of
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.axes import LARGEST, whole_numbers
-from backstory.reports.document import Piece
+from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.phrases import search_summary
-from backstory.reports.sections.section import Section, of_kind, print_text
-from backstory.reports.svg import Plot
+from backstory.reports.svg import LARGEST, Plot, whole_numbers
 from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import Result, RunResults, SearchFigures
 from backstory.results.examination_record import Published

@@ -7,8 +7,7 @@ import yaml
 from backstory.config import formats
 from backstory.config.formats import MISSING, count
 from backstory.reports import document as pieces
-from backstory.reports.document import Piece
-from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
 from backstory.results.examination_record import Published
