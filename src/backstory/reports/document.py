@@ -16,32 +16,32 @@ from backstory.results.passage import Passage
 
 
 @dataclass(frozen=True)
-class Text:
+class Plain:
     """Base of the pieces that are text alone."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Heading(Text):
+class Heading(Plain):
     """A heading below those of the sections, which are of level 2."""
 
     level: int = 3
 
 
-class Paragraph(Text):
+class Paragraph(Plain):
     """A paragraph of the text."""
 
 
-class Note(Text):
+class Note(Plain):
     """A small paragraph, below what it is about."""
 
 
-class Alarm(Text):
+class Alarm(Plain):
     """A paragraph that nobody should overlook."""
 
 
-class Code(Text):
+class Code(Plain):
     """Text as it is, in a box."""
 
 
@@ -93,7 +93,7 @@ class Quote:
     text: str
 
 
-Piece = Text | Tabular | Figure | Details | Facts | Words | Quote
+Piece = Plain | Tabular | Figure | Details | Facts | Words | Quote
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def present(pieces: Iterable[Piece | None]) -> tuple[Piece, ...]:
 
 def _empty(piece: Piece) -> bool:
     match piece:
-        case Text(text):
+        case Plain(text):
             return not text
         case Tabular(table):
             return not table.rows

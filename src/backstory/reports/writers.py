@@ -16,9 +16,9 @@ from backstory.reports.document import (
     Note,
     Paragraph,
     Piece,
+    Plain,
     Quote,
     Tabular,
-    Text,
     Words,
     present,
 )
@@ -45,7 +45,7 @@ def html_piece(piece: Piece) -> Markup:
     match piece:
         case Heading(text, level):
             return Markup(f"<h{level}>{{}}</h{level}>").format(text)
-        case Text(text):
+        case Plain(text):
             return _TEXTS[type(piece)].format(text)
         case Tabular(table, about, look):
             return _scroll(rendered("table", table=table, look=look), about)
