@@ -24,25 +24,8 @@ if TYPE_CHECKING:
     from backstory.config.recipes import recipe
     from backstory.plugins import register
 
-_HOMES = {
-    "RunConfig": "backstory.config",
-    "audit": "backstory.api",
-    "compare": "backstory.api",
-    "compress": "backstory.api",
-    "decompress": "backstory.api",
-    "evaluate": "backstory.api",
-    "examine": "backstory.api",
-    "explain": "backstory.api",
-    "generate": "backstory.api",
-    "load": "backstory.api",
-    "recipe": "backstory.config.recipes",
-    "referee": "backstory.api",
-    "register": "backstory.plugins",
-    "report": "backstory.api",
-    "train": "backstory.api",
-    "verify": "backstory.api",
-}
-"""The module of each name."""
+_HOMES = {"RunConfig": "backstory.config", "recipe": "backstory.config.recipes", "register": "backstory.plugins"}
+"""The module of each name that is not in `backstory.api`."""
 
 __all__ = [
     "RunConfig",
@@ -67,9 +50,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("backstory")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'backstory' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES.get(name, "backstory.api")), name)
 
 
 def __dir__() -> list[str]:

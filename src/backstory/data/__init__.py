@@ -1,6 +1,6 @@
 """Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
 
-from backstory.data.corpora.catalogue import CORPORA, Corpus, find
+from backstory.data.corpora.catalogue import CORPORA, find
 from backstory.data.corpora.published_corpora import PUBLISHED, fetch
 from backstory.data.dataset import (
     Dataset,
@@ -11,15 +11,14 @@ from backstory.data.dataset import (
     rows,
     segment_bounds,
     unknown_share,
-    unknown_tokens,
 )
 from backstory.data.decoding import decode_stream, in_words, word_numbers, word_parts
 from backstory.data.encoding import check_synthetic, encode_bytes, encode_sources, encode_split, prepare
 from backstory.data.synthetic.algorithms import Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tags import gold_file, is_content, is_function, tagged_by, tags_of, word_classes
-from backstory.data.tokenizers.boundaries import Boundaries, WordScore, check_word_score, word_nats
-from backstory.data.tokenizers.built_in import Tokenizer, tokenizer
+from backstory.data.tokenizers.boundaries import Boundaries, WordScore, word_nats
+from backstory.data.tokenizers.built_in import tokenizer
 from backstory.data.tokenizers.vocabulary import Vocabulary, build
 
 __all__ = [
@@ -28,17 +27,14 @@ __all__ = [
     "Algorithm",
     "Answers",
     "Boundaries",
-    "Corpus",
     "Dataset",
     "Recall",
     "Split",
-    "Tokenizer",
     "Truth",
     "Vocabulary",
     "WordScore",
     "build",
     "check_synthetic",
-    "check_word_score",
     "decode_stream",
     "encode_bytes",
     "encode_sources",
@@ -59,7 +55,6 @@ __all__ = [
     "tags_of",
     "tokenizer",
     "unknown_share",
-    "unknown_tokens",
     "word_classes",
     "word_nats",
     "word_numbers",

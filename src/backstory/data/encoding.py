@@ -96,12 +96,6 @@ def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:
     return built_in.tokenizer(name, _sample(corpus)) if learned is None else _trained(corpus, config, *learned)
 
 
-def learn_tokenizer(config: TextConfig, kind: Kind, size: int, data_dir: Path | None = None) -> Pieces:
-    """Return a tokenizer trained on the training split of a corpus, from the cache if it was before. Raises UserError."""
-    trained_kind(f"{kind}:{size}")
-    return _trained(catalogue.find(config.corpus, data_dir, TextReader(config.field)), config, kind, size)
-
-
 def _trained(corpus: Corpus, config: TextConfig, kind: Kind, size: int) -> Pieces:
     content = [text_files.digest(source) for source in corpus.sources["train"]]
     key = json_digest([trained.FORMAT, kind, size, config.lowercase, corpus.documents.__name__, content])
@@ -235,27 +229,14 @@ class TextLines:
     def documents(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Yield each line that is not empty as a document; its title is its number, counted from 1 over all documents."""
         for _, blocks in documents:
-            for line in _lines(blocks):
+            for line in text_files.lines(blocks):
                 self._number += 1
                 if not line.strip():
                     self.empty += 1
                     continue
                 if self.with_text:
-                    self.texts[self._number] = line
-                yield str(self._number), [line]
-
-
-def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text in blocks, without their line breaks."""
-    parts: list[str] = []
-    for block in blocks:
-        first, *others = block.split("\n")
-        parts.append(first)
-        for part in others:
-            yield "".join(parts)
-            parts = [part]
-    if last := "".join(parts):
-        yield last
+                    self.texts[self._number] = line.removesuffix("\n")
+                yield str(self._number), [line.removesuffix("\n")]
 
 
 def _encode(

@@ -3,17 +3,15 @@
 from backstory.evaluation.audit import Audit, AuditReport
 from backstory.evaluation.evaluation import evaluate
 from backstory.evaluation.generation import Sampling, generate, generate_ids
-from backstory.evaluation.reading_loop import Reading, read
-from backstory.evaluation.token_scores import TokenScores, token_scores
+from backstory.evaluation.reading_loop import read
+from backstory.evaluation.token_scores import token_scores
 from backstory.readers.base import Block, block_count, blocks
 
 __all__ = [
     "Audit",
     "AuditReport",
     "Block",
-    "Reading",
     "Sampling",
-    "TokenScores",
     "block_count",
     "blocks",
     "evaluate",

@@ -11,36 +11,27 @@ from backstory.reports.page import (
     write,
     write_page,
 )
-from backstory.reports.sections import SECTIONS, show
 from backstory.reports.sections.context_plots import context_curves
 from backstory.reports.sections.figures_section import figures_table, learning_curves, trainings_table
-from backstory.reports.svg import Plot
 from backstory.reports.tables import Column, Table, fill, to_markdown, to_text
 from backstory.results import (
     Candidates,
-    Layer,
     Numbers,
     Passage,
     Result,
-    RunResults,
     Weights,
     Word,
     read,
     result_at,
     result_from,
-    result_or_none,
 )
 
 __all__ = [
-    "SECTIONS",
     "Candidates",
     "Column",
-    "Layer",
     "Numbers",
     "Passage",
-    "Plot",
     "Result",
-    "RunResults",
     "Section",
     "Table",
     "Weights",
@@ -59,8 +50,6 @@ __all__ = [
     "render_search",
     "result_at",
     "result_from",
-    "result_or_none",
-    "show",
     "to_markdown",
     "to_text",
     "trainings_table",

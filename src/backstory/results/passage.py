@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from backstory.results.validation import Count, JsonObject, Number, Record
 
-MOST_WORDS = 2000
-"""The most words of a passage that anybody may ask for."""
 MOST_SHOWN = 5000
 """The most words of a passage together with those before it that are shown for what it looks back at."""
 MOST_DIGITS = 12

@@ -38,7 +38,7 @@ def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
     Lines before the first title belong to the first article, so that no token is lost.
     """
     text: list[str] = []
-    lines, previous, following = tee(_lines(blocks), 3)
+    lines, previous, following = tee(text_files.lines(blocks), 3)
     next(following, None)
     for line, before, after in zip(lines, chain([""], previous), chain(following, [""]), strict=False):
         heading = _TITLE.fullmatch(line.rstrip("\n"))
@@ -58,17 +58,7 @@ _TITLE = re.compile(r" = ([^=](?:.*[^=])?) = ")
 
 def sentences(title: str, blocks: Iterable[str]) -> Iterator[Document]:
     """Treat a range of a file as one document, without white space around its lines."""
-    yield title, (line.strip() + "\n" for line in _lines(blocks))
-
-
-def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    rest = ""
-    for block in blocks:
-        *full, rest = (rest + block).split("\n")
-        for line in full:
-            yield line + "\n"
-    if rest:
-        yield rest
+    yield title, (line.strip() + "\n" for line in text_files.lines(blocks))
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from backstory.config.errors import UserError, install_hint, nearest
 from backstory.config.terminal import one_line
-from backstory.data.corpora.text_files import BLOCK, decoded, open_file, unreadable
+from backstory.data.corpora.text_files import BLOCK, decoded, lines, unreadable
 
 if TYPE_CHECKING:
     import pyarrow
 
-LONGEST_RECORD = 1 << 28
-"""Characters of the longest line or cell that is read."""
 ZSTD_BLOCK = 1 << 12
 """Compressed bytes that are unpacked at once: at most 32,000 times as many."""
 ZSTD_WINDOW = 1 << 31
 """The largest window, that of `zstd --long=31`."""
+
+
+LONGEST_RECORD = 1 << 28
+"""Characters of the longest line or cell that is read."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,11 @@ def unread(path: Path) -> tuple[str, str] | None:
 # --- compressed files ---
 
 
-def unpacked_blocks(path: Path, compression: Compression | None) -> Iterator[bytes]:
-    """Yield the bytes of a file in blocks, unpacked. Raises UserError for one that is damaged, or not compressed at all."""
-    with open_file(path) as file:
-        yield from unpacked(file, path, compression)
-
-
 def unpacked(file: BinaryIO, path: Path, compression: Compression | None) -> Iterator[bytes]:
-    """Yield the bytes of an open file in blocks, unpacked; `path` is for messages. Raises UserError as `unpacked_blocks`."""
+    """Yield the bytes of an open file in blocks, unpacked; `path` is for messages.
+
+    Raises UserError for one that is damaged, or not compressed at all.
+    """
     if compression is None:
         yield from iter(lambda: file.read(BLOCK), b"")
         return
@@ -154,7 +153,7 @@ def texts(file: BinaryIO, path: Path, form: Format, field: str) -> Texts:
 
 
 def _json_lines(blocks: Iterable[str], path: Path, field: str) -> Texts:
-    for number, line in enumerate(_lines(blocks, path), 1):
+    for number, line in enumerate(lines(blocks, LONGEST_RECORD, path), 1):
         if line.strip():
             where = f"line {number:,} of {path}"
             yield _text_of(_parsed(line, where, "write one whole record per line"), field, where)
@@ -219,27 +218,10 @@ def _no_field(field: str, there: list[str], where: str) -> UserError:
     )
 
 
-def _lines(blocks: Iterable[str], path: Path) -> Iterator[str]:
-    """Yield lines with their ends. Raises UserError for a line that is too long."""
-    parts: list[str] = []
-    size = 0
-    for block in blocks:
-        *ended, rest = block.split("\n")
-        for line in ended:
-            yield "".join([*parts, line, "\n"])
-            parts, size = [], 0
-        parts.append(rest)
-        size += len(rest)
-        if size > LONGEST_RECORD:
-            raise UserError(f"a line of {path} is longer than {LONGEST_RECORD:,} characters; is it in another format?")
-    if size:
-        yield "".join(parts)
-
-
 def _table(delimiter: str) -> Callable[[Iterable[str], Path, str], Texts]:
     def rows(blocks: Iterable[str], path: Path, field: str) -> Texts:
         with _long_cells():
-            reader = csv.reader(_lines(blocks, path), delimiter=delimiter, strict=True)
+            reader = csv.reader(lines(blocks, LONGEST_RECORD, path), delimiter=delimiter, strict=True)
             try:
                 names = next(reader, [])
                 if field not in names:

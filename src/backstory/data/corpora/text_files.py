@@ -121,6 +121,26 @@ def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: i
             yield text
 
 
+def lines(blocks: Iterable[str], longest: int | None = None, path: Path | None = None) -> Iterator[str]:
+    """Yield the lines of a text in blocks, with their ends; the last may have none.
+
+    Raises UserError for a line that is longer than `longest` characters; `path` is the file, for messages.
+    """
+    parts: list[str] = []
+    size = 0
+    for block in blocks:
+        *ended, rest = block.split("\n")
+        for line in ended:
+            yield "".join([*parts, line, "\n"])
+            parts, size = [], 0
+        parts.append(rest)
+        size += len(rest)
+        if longest is not None and size > longest:
+            raise UserError(f"a line of {path} is longer than {longest:,} characters; is it in another format?")
+    if size:
+        yield "".join(parts)
+
+
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",

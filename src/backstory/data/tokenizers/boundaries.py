@@ -18,11 +18,10 @@ two agree up to its ends, since B(c w) of a word is B(c) of the next.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from backstory.config import check_name
 from backstory.data.tokenizers.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -70,11 +69,6 @@ def word_nats(nats: np.ndarray, log_begins: np.ndarray, starts: np.ndarray) -> n
     ends = np.append(starts[1:], nats.shape[-1])
     with np.errstate(invalid="ignore"):  # infinite: a word that is impossible, whatever its boundaries
         return np.where(np.isinf(sums), sums, sums + log_begins[..., starts] - log_begins[..., ends])
-
-
-def check_word_score(name: str) -> None:
-    """Raise UserError unless the name is that of a word score."""
-    check_name(name, get_args(WordScore), "word score")
 
 
 def boundaries(vocabulary: "Vocabulary") -> Boundaries | None:

@@ -61,10 +61,6 @@ __all__ = [
     "METRICS",
     "AnswerAccuracy",
     "GateStatistics",
-    "MemoryCurve",
     "Metric",
     "MetricSet",
-    "PerToken",
-    "Recency",
-    "StackLikelihood",
 ]

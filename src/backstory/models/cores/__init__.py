@@ -15,8 +15,8 @@ from backstory.config import (
 from backstory.models.contract import Core, CoreOutput
 from backstory.models.cores.external_memory import ExternalMemory
 from backstory.models.cores.recurrent import LSTM, LSTMState, Mogrifier
-from backstory.models.cores.transformer import Transformer, TransformerState
-from backstory.models.cores.trellis import Trellis, TrellisState
+from backstory.models.cores.transformer import Transformer
+from backstory.models.cores.trellis import Trellis
 
 CORES: dict[type, Callable[[Any, int, int | None], Core]] = {
     LSTMConfig: LSTM,
@@ -38,7 +38,5 @@ __all__ = [
     "LSTMState",
     "Mogrifier",
     "Transformer",
-    "TransformerState",
     "Trellis",
-    "TrellisState",
 ]
