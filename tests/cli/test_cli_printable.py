@@ -11,8 +11,7 @@ from commands import SMALL, Command
 from rich.text import Text
 
 from backstory.cli.main import main
-from backstory.config.progress_bar import progress_bar
-from backstory.config.terminal import cell, make_console, printable_json, printing
+from backstory.config.terminal import cell, make_console, printable_json, printing, progress_bar
 from backstory.reports.tables import Table, columns, to_text
 
 EVIL = "w\x1b]0;gone\x07\x1b[2J\x9b31m\u202eb\x7f"

@@ -7,7 +7,7 @@ import pytest
 from commands import Command, process
 from tiers import fast_then_full
 
-from backstory.config import progress_bar as progress
+from backstory.config import terminal as progress
 
 SLOW = {
     "train demo --out new": "training demo in new",

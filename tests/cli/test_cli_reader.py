@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import Command, tree
 
-from backstory.config import progress_bar as progress
+from backstory.config import terminal as progress
 from backstory.runs.run import load_run, weights_hash
 
 STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"

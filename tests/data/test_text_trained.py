@@ -15,8 +15,7 @@ from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import Vocabulary, encoding, prepare
 from backstory.data.corpora.catalogue import SPLITS
-from backstory.data.tokenizers.pieces import Pieces
-from backstory.data.tokenizers.trained import Kind, train_tokenizer, trained_kind
+from backstory.data.tokenizers.pieces import Kind, Pieces, train_tokenizer, trained_kind
 from backstory.training import train
 
 pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -25,7 +24,7 @@ TEXT = "".join(f"the cat {i} sat on the mat, and the dog saw {i % 7} other cats\
 STRANGE = "The ▁ café 漢字 😀\n\n  x<|endoftext|>\0\t\u2028y \r\n"
 TRAIN = """
 import hashlib, sys
-from backstory.data.tokenizers.trained import train_tokenizer
+from backstory.data.tokenizers.pieces import train_tokenizer
 print(hashlib.sha256(train_tokenizer(sys.argv[1], 400, [sys.stdin.read()]).json.encode()).hexdigest())
 """
 

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(BenchmarkArguments, arguments, "benchmark")
     configs = {Path(name).stem: recipes.load(name) for name in args.recipes}
     announce("measuring the speed of training and reading; this takes about a minute on idle cores")
-    from backstory.config.progress_bar import progress_bar
+    from backstory.config.terminal import progress_bar
     from backstory.training.speed import measure_speed
 
     with progress_bar("benchmark", "measurements") as progress:

@@ -12,9 +12,8 @@ from tyro.conf import UseAppendAction
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, typed_text
 from backstory.config import UserError
 from backstory.config.options import LoadOptions, Precision, ReadingOptions
-from backstory.config.progress_bar import progress_bar
 from backstory.config.strict import between
-from backstory.config.terminal import one_line
+from backstory.config.terminal import one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.codec import Compressed

@@ -10,8 +10,8 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
 from backstory.config import TextConfig, UserError, pasted
-from backstory.config.progress_bar import progress_bar, shown_progress
 from backstory.config.strict import between
+from backstory.config.terminal import progress_bar, shown_progress
 
 if TYPE_CHECKING:
     from backstory.data import Dataset

@@ -11,8 +11,7 @@ import tyro
 from backstory.cli.command_line import RUN, announce, parse
 from backstory.cli.compress import named, output, source, title, write_bytes
 from backstory.config import UserError
-from backstory.config.progress_bar import progress_bar
-from backstory.config.terminal import one_line
+from backstory.config.terminal import one_line, progress_bar
 
 CODE = "A file of `backstory compress`, or - for standard input."
 

@@ -11,8 +11,7 @@ from backstory.cli import train
 from backstory.cli.command_line import announce, parse
 from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
 from backstory.config.formats import count, perplexity
-from backstory.config.progress_bar import progress_bar
-from backstory.config.terminal import make_console
+from backstory.config.terminal import make_console, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures

@@ -12,9 +12,8 @@ from backstory.cli.command_line import JsonOutput, ModelArguments, announce, par
 from backstory.config import UserError, plural
 from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions, options_in_words
-from backstory.config.progress_bar import progress_bar
 from backstory.config.scores import IN_BITS, format_score
-from backstory.config.terminal import make_console, one_line
+from backstory.config.terminal import make_console, one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures, Result

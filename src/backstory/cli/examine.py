@@ -10,7 +10,7 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.config import UserError, pasted
 from backstory.config.options import ExamineOptions
-from backstory.config.progress_bar import progress_bar
+from backstory.config.terminal import progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import Result

@@ -15,8 +15,7 @@ from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_j
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
 from backstory.config.options import CompareOptions, ExplainOptions
-from backstory.config.progress_bar import progress_bar
-from backstory.config.terminal import make_console
+from backstory.config.terminal import make_console, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import Result

@@ -10,9 +10,9 @@ import tyro
 from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
-from backstory.config.progress_bar import progress_bar
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
+from backstory.config.terminal import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,9 @@ import tyro
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json, typed_text
 from backstory.config import UserError, plural
 from backstory.config.plugin_files import load_factory
-from backstory.config.progress_bar import progress_bar
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.scores import IN_BITS
-from backstory.config.terminal import one_line
+from backstory.config.terminal import one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import RefereeFigures, Result

@@ -10,9 +10,8 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.cli.compress import source, title
 from backstory.config import plural
-from backstory.config.progress_bar import progress_bar
 from backstory.config.scores import format_score
-from backstory.config.terminal import one_line
+from backstory.config.terminal import one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.evaluation.proving import Verification

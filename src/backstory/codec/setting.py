@@ -19,13 +19,13 @@ from backstory.config.options import LoadOptions
 from backstory.config.small_file import open_regular
 from backstory.config.terminal import one_line
 from backstory.data import Vocabulary
-from backstory.data.dataset import json_digest
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.models.devices import device_name
 from backstory.readers import READERS, Reader
 from backstory.readers.registry import ConfiguredLayer, build, prepared_files
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_writable, write_atomically
+from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
 
 Source = Path | str | bytes | BinaryIO

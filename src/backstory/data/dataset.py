@@ -1,7 +1,6 @@
 """Corpora as numbers: splits of token ids and their share of `<unk>`, and batches of them for truncated BPTT."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +15,7 @@ from backstory.data.synthetic.algorithms import TASKS, Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary
+from backstory.storage.documents import json_digest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,11 +164,6 @@ def synthetic_splits(
         titles = [f"document {i + 1}" for i in range(len(starts))]
         splits[name] = Split(name, ids, starts, titles, size, size, len(ids), OutOfVocabulary())
     return splits, sha.hexdigest()
-
-
-def json_digest(values: Any) -> str:
-    """Return the SHA-256 (hex) of plain values written as JSON."""
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 # --- batches for truncated backpropagation through time: contiguous streams, random segments, rotation ---

@@ -13,27 +13,27 @@ import numpy as np
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError
-from backstory.config.progress_bar import ProgressCallback, preparing
 from backstory.config.renamed import first_settings
 from backstory.config.schema import RunConfig, TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
+from backstory.config.terminal import ProgressCallback, preparing
 from backstory.data.corpora import catalogue, text_files
 from backstory.data.corpora.catalogue import SPLITS, Corpus, Document
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader
-from backstory.data.dataset import Dataset, Split, json_digest, synthetic_splits
+from backstory.data.dataset import Dataset, Split, synthetic_splits
 from backstory.data.synthetic import algorithms, recall
 from backstory.data.synthetic.algorithms import OWN, TASKS, Algorithm
 from backstory.data.synthetic.recall import Recall
-from backstory.data.tokenizers import built_in, trained
+from backstory.data.tokenizers import built_in
 from backstory.data.tokenizers import vocabulary as vocabularies
 from backstory.data.tokenizers.built_in import END, UNKNOWN, Tokenizer
-from backstory.data.tokenizers.pieces import Pieces
-from backstory.data.tokenizers.trained import Kind, train_tokenizer, trained_kind
+from backstory.data.tokenizers.pieces import TRAINED_FORMAT, Kind, Pieces, train_tokenizer, trained_kind
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary, classify
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.storage.documents import json_digest
 
 FORMAT = 1
 """Version of the rules that turn text into ids; ids made by other versions are not used."""
@@ -98,7 +98,7 @@ def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:
 
 def _trained(corpus: Corpus, config: TextConfig, kind: Kind, size: int) -> Pieces:
     content = [text_files.digest(source) for source in corpus.sources["train"]]
-    key = json_digest([trained.FORMAT, kind, size, config.lowercase, corpus.documents.__name__, content])
+    key = json_digest([TRAINED_FORMAT, kind, size, config.lowercase, corpus.documents.__name__, content])
 
     def make(folder: Path) -> None:
         total = _sizes(corpus)["train"]

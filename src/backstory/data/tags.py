@@ -1,6 +1,5 @@
 """Part-of-speech tags of words, from the Penn Treebank's set: from files beside a corpus, or by a tagger."""
 
-import hashlib
 import importlib.metadata
 import json
 import warnings
@@ -18,6 +17,7 @@ from backstory.data.dataset import Dataset
 from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.storage.documents import json_digest
 
 Tagger = Callable[[list[str]], Sequence[str]]
 """Function from the words of a line, at least one, to as many tags."""
@@ -173,8 +173,8 @@ def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
         write_atomically(folder / "tags.json", json.dumps(names))
         write_atomically(folder / "tags.codes", codes.astype("<i4").tobytes())
 
-    key = json.dumps([FORMAT, dataset.fingerprint, split, by])
-    entry = disk_cache.fetch(f"tags-{hashlib.sha256(key.encode()).hexdigest()[:32]}", make)
+    key = json_digest([FORMAT, dataset.fingerprint, split, by])
+    entry = disk_cache.fetch(f"tags-{key[:32]}", make)
     return json.loads(read_small(entry / "tags.json", inside=entry)), np.fromfile(entry / "tags.codes", "<i4")
 
 

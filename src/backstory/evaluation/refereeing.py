@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from backstory.config.errors import UserError
-from backstory.config.progress_bar import ProgressCallback
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.scores import bits, perplexity
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation import audit as audits
 from backstory.evaluation.audit import AuditReport, Gain
 from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart

@@ -10,8 +10,7 @@ from rich.console import Console
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.formats import duration
 from backstory.config.process import Stopped, StopRequest
-from backstory.config.progress_bar import shown_progress
-from backstory.config.terminal import make_console
+from backstory.config.terminal import make_console, shown_progress
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads

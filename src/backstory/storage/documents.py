@@ -1,5 +1,6 @@
-"""Strict parsing of JSON documents, and checks of their values against type hints."""
+"""Strict parsing of JSON documents, their hash, and checks of their values against type hints."""
 
+import hashlib
 import json
 import math
 import types
@@ -25,6 +26,11 @@ def parse(data: bytes) -> Any:
         )
     except RecursionError:
         raise ValueError("its lists are too deep") from None
+
+
+def json_digest(values: Any) -> str:
+    """Return the SHA-256 (hex) of plain values written as JSON."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,14 +15,12 @@ from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
-from backstory.config.progress_bar import shown_progress
 from backstory.config.scores import advice, perplexity
 from backstory.config.strict import conforming
-from backstory.config.terminal import make_console, say
+from backstory.config.terminal import make_console, say, shown_progress
 from backstory.data import CORPORA, Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
-from backstory.data.tokenizers.pieces import Pieces
-from backstory.data.tokenizers.trained import trained_kind
+from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory

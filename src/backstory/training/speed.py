@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import LSTMConfig, RunConfig
-from backstory.config.progress_bar import ProgressCallback
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
 from backstory.models.devices import keep_freed_memory

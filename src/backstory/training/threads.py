@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from backstory.config import plural
-from backstory.config.progress_bar import ProgressCallback, progress_bar
+from backstory.config.terminal import ProgressCallback, progress_bar
 from backstory.training.loop import Trainer
 
 K = TypeVar("K")

@@ -13,10 +13,9 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, to_dict, validate
 from backstory.config.formats import validation
 from backstory.config.process import Stopped, StopRequest
-from backstory.config.progress_bar import shown_progress
 from backstory.config.scores import IN_BITS
 from backstory.config.small_file import read_small_text
-from backstory.config.terminal import make_console
+from backstory.config.terminal import make_console, shown_progress
 from backstory.data import check_synthetic, prepare
 from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs

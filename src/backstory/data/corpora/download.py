@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backstory.config.errors import UserError
-from backstory.config.progress_bar import ProgressCallback
+from backstory.config.terminal import ProgressCallback
 
 BLOCK = 1 << 16
 """Bytes read, or unpacked, at once."""

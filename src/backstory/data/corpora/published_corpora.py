@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.config.errors import UserError, pasted
-from backstory.config.progress_bar import ProgressCallback
 from backstory.config.small_file import read_small
+from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora import text_files
 from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
 from backstory.data.corpora.text_files import Source

@@ -1,7 +1,5 @@
 """Files in a format to ranges of plain text: unpacked once into the cache, with the offsets of their documents."""
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -11,11 +9,12 @@ from typing import BinaryIO
 import numpy as np
 
 from backstory.config.errors import UserError
-from backstory.config.progress_bar import ProgressCallback, preparing
+from backstory.config.terminal import ProgressCallback, preparing
 from backstory.data.corpora.file_formats import Format, format_of, texts, unpacked, unread
 from backstory.data.corpora.text_files import Source, decoded, digest, encoding_of, open_file, size
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.storage.documents import json_digest
 
 FORMAT = 1
 """Version of the rules that turn a file into text."""
@@ -53,7 +52,7 @@ class TextReader:
         name, total = name or paths[0], sum(size(path) for path in paths)
         field = self.field if form.records else None
         content = [FORMAT, form.records, field, [digest(Source(path)) for path in paths]]
-        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        key = json_digest(content)
 
         def make(folder: Path) -> None:
             with preparing(f"the text of {name.name}", total) as progress:
