@@ -32,6 +32,7 @@ from backstory.config import (
     RecallConfig,
     RewardConfig,
     RunConfig,
+    SoftmaxConfig,
     SpanBufferConfig,
     TextConfig,
     UserError,
@@ -285,6 +286,22 @@ def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
 def at_most(at_step: Callable) -> Callable[[int], None]:
     """Break the test off after so many more steps, as a run without an end would not."""
     return lambda steps: at_step(steps, crash)
+
+
+def test_a_sampled_softmax_goes_on_with_the_words_it_would_have_drawn(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    model = with_model(tiny_config, head=SoftmaxConfig(sampled=5, frequent=5))
+    config = with_training(model, epochs=2, save_minutes=1e-9)
+    quietly(config, tmp_path / "straight")
+    at_step(5, crash)
+    with pytest.raises(Crash):
+        quietly(config, tmp_path / "broken")
+    quietly(config, tmp_path / "broken", mode="resume")
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+    whole = with_training(tiny_config, epochs=2, save_minutes=1e-9)
+    quietly(whole, tmp_path / "whole")
+    assert outcome(tmp_path / "whole") != outcome(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("segments", [0, 3], ids=["between epochs", "inside one"])

@@ -35,6 +35,8 @@ def ignored_settings(config: RunConfig) -> dict[str, str]:
             f"with text.tokenizer {config.text.tokenizer}, which has a vocabulary of its own; choose words or regex"
         )
         ignored["text.minimum_count"] = reason
+    if not model.head.sampled:
+        ignored["model.head.frequent"] = "without a sampled softmax; set model.head.sampled"
     if not training.finetune_epochs:
         ignored |= dict.fromkeys(_OF_FINETUNING, "without fine-tuning; set training.finetune_epochs")
     return ignored

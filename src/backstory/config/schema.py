@@ -143,6 +143,10 @@ class SoftmaxConfig:
     """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
     finetune_adversarial: float | None = between(None, 0.0, 1.0)
     """The same while fine-tuning; none: the same as before."""
+    sampled: int = between(0, 0)
+    """Train with a sampled softmax: this many random words stand for all but the frequent ones and the targets; 0 for all."""
+    frequent: int = between(1000, 0)
+    """The most frequent words, which take part in every step of a sampled softmax."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,10 @@ class MixtureConfig:
     """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
     finetune_adversarial: float | None = between(None, 0.0, 1.0)
     """The same while fine-tuning; none: the same as before."""
+    sampled: int = between(0, 0)
+    """Train with a sampled softmax: this many random words stand for all but the frequent ones and the targets; 0 for all."""
+    frequent: int = between(1000, 0)
+    """The most frequent words, which take part in every step of a sampled softmax."""
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,9 @@ class Trainer:
         if (parts := self.config.training.accumulate) > 1:
             return Accumulated(eager, parts)
         if self.ranks.world == 1:
-            return Recorded(eager) if self.device.type == "cuda" else eager
+            # The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
+            recordable = self.device.type == "cuda" and not self.config.model.head.sampled
+            return Recorded(eager) if recordable else eager
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
         # a resumed run adds up in the order of one that was never interrupted.
         self._try(eager, 1)

@@ -10,6 +10,7 @@ from backstory.config import NoBufferConfig, RewardConfig, RunConfig
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.evaluation.metrics.gate_statistics import LEAST, reward
 from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models.sampled_softmax import sampled_softmax
 
 
 class Objective(Protocol):
@@ -39,11 +40,19 @@ def mean(values: Tensor, answer_mask: Tensor | None) -> Tensor:
     return values.mean() if answer_mask is None else values.masked_fill(~answer_mask, 0.0).mean()
 
 
-def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def likelihood(
+    prediction: Prediction, targets: Tensor, epsilon: float, sampled: tuple[int, int] = (0, 0)
+) -> tuple[Tensor, Tensor]:
     """Return log p of the targets and the log p to train on, with the targets' logits shifted if epsilon > 0; each (B, T).
 
-    Raises ValueError for a prediction that has no logits of its own to shift.
+    Both are of a sampled softmax if words are drawn: `sampled` holds their number, and that of the frequent words.
+    Raises ValueError for a prediction that has no logits of its own to shift or to sample.
     """
+    if sampled[0]:
+        if not isinstance(prediction, Softmax | MixtureOfSoftmaxes):
+            raise ValueError(f"a sampled softmax needs a softmax or a mixture of them, not {type(prediction).__name__}")
+        drawn, frequent = sampled
+        prediction, targets = sampled_softmax(prediction, targets, frequent, drawn)
     if not epsilon:
         log_prob = prediction.log_prob(targets)
         return log_prob, log_prob
@@ -70,10 +79,13 @@ class Likelihood:
     `auxiliary` weighs the mean negative log-likelihood of each inner level that predicts as well (Bai et al. 2019).
 
     With `adversarial` above 0 the loss takes the target's probability under the worst shift of its output weights inside
-    a ball of that radius, relative to them (Wang, Gong and Liu 2019); the figures stay those of the prediction.
+    a ball of that radius, relative to them (Wang, Gong and Liu 2019); the figures stay those of the prediction. With `sampled`
+    words both are of a sampled softmax, an estimate.
     """
 
     figures: tuple[str, ...] = ("nats",)
+    sampled: tuple[int, int] = (0, 0)
+    """Words of a sampled softmax: those drawn at each step (0: all words take part) and the frequent ones."""
 
     def __init__(
         self, activation_l2: float = 0.0, temporal_l2: float = 0.0, adversarial: float = 0.0, auxiliary: float = 0.0
@@ -101,14 +113,14 @@ class Likelihood:
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
         if activations is not None and self.auxiliary:
             for level in activations.inner_predictions:
-                loss = loss - self.auxiliary * mean(level.log_prob(targets), answer_mask)
+                loss = loss - self.auxiliary * mean(likelihood(level, targets, 0.0, self.sampled)[1], answer_mask)
         return loss, figures
 
     def of_targets(
         self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the part of the loss that depends on the targets, and the figures."""
-        log_prob, trained = likelihood(prediction, targets, self.adversarial)
+        log_prob, trained = likelihood(prediction, targets, self.adversarial, self.sampled)
         return -mean(trained, answer_mask), {"nats": -mean(log_prob.detach(), answer_mask)}
 
 
@@ -135,7 +147,7 @@ class GatedLikelihood(Likelihood):
         self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         assert isinstance(prediction, Interpolation)
-        log_p, trained = likelihood(prediction.p, targets, self.adversarial)
+        log_p, trained = likelihood(prediction.p, targets, self.adversarial, self.sampled)
         log_q, (gate_q, gate_p) = prediction.q.log_prob(targets), prediction.log_gates()
         loss = -mean(torch.logaddexp(gate_p + trained, gate_q + log_q), answer_mask)
         nats = -mean(torch.logaddexp(gate_p + log_p, gate_q + log_q), answer_mask)
@@ -163,6 +175,7 @@ def build_objective(config: RunConfig, adversarial: float, auxiliary: float = 0.
         objective = Likelihood(*l2, adversarial, auxiliary)
     else:
         objective = GatedLikelihood(*l2, adversarial, buffer.gate.reward, auxiliary)
+    objective.sampled = (config.model.head.sampled, config.model.head.frequent)
     if settings.answer_loss_only:
         objective.figures = (*objective.figures, ANSWER_SHARE)
     return objective

@@ -143,7 +143,7 @@ def training_step(
     objective = build_objective(config, config.model.head.adversarial, model.core.auxiliary_weight)
     optimizer, state = build_optimizer(parameter_groups(model), settings), model.start(settings.batch_size)
     eager = Eager(model, parameters, objective, precision, settings.clip)
-    gradient = Recorded(eager) if device.type == "cuda" else eager
+    gradient = Recorded(eager) if device.type == "cuda" and not config.model.head.sampled else eager
     text = torch.randint(types, (settings.batch_size, settings.segment + 1), device=device)
     mask = torch.ones_like(text[:, 1:], dtype=torch.bool) if settings.answer_loss_only else None
 
