@@ -9,10 +9,10 @@ from torch import Tensor
 
 from backstory.models.prediction import MixtureOfSoftmaxes, Softmax
 
-P = TypeVar("P", Softmax, MixtureOfSoftmaxes)
+Softmaxes = TypeVar("Softmaxes", bound=Softmax | MixtureOfSoftmaxes)
 
 
-def sampled_softmax(prediction: P, targets: Tensor, frequent: int, sampled: int) -> tuple[P, Tensor]:
+def sampled_softmax(prediction: Softmaxes, targets: Tensor, frequent: int, sampled: int) -> tuple[Softmaxes, Tensor]:
     """Return the prediction over C words alone, and the targets (B, T) among them.
 
     The C words are the `frequent` first of the vocabulary, every target, and `sampled` of the n others, drawn anew at each call.
