@@ -1,4 +1,4 @@
-"""Sampled softmax: the normaliser from the frequent words, the targets, and a random sample of all others (Jean et al. 2015)."""
+"""Sampled softmax: a normaliser from the frequent words, the targets, and a sample of all others (Jean et al. 2015)."""
 
 from dataclasses import replace
 from math import log
@@ -15,7 +15,7 @@ Softmaxes = TypeVar("Softmaxes", bound=Softmax | MixtureOfSoftmaxes)
 def sampled_softmax(prediction: Softmaxes, targets: Tensor, frequent: int, sampled: int) -> tuple[Softmaxes, Tensor]:
     """Return the prediction over C words alone, and the targets (B, T) among them.
 
-    The C words are the `frequent` first of the vocabulary, every target, and `sampled` of the n others, drawn anew at each call.
+    The C words are the `frequent` first of the vocabulary, every target, and `sampled` of the n others, drawn at each call.
     A drawn word counts for n / `sampled` words: the normaliser is unbiased over the draws, and exact if all words are drawn.
     The cost is that of a vocabulary of C words; log p is an estimate, to train on and not to score with.
     """
