@@ -127,14 +127,26 @@ def test_an_empty_average_leaves_the_weights() -> None:
         assert parameter.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("nadam", torch.optim.NAdam)]
-)
-def test_the_optimizer_is_the_one_asked_for(name: str, kind: type) -> None:
-    settings = TrainingConfig(optimizer=name, learning_rate=0.5, weight_decay=0.1)  # type: ignore[arg-type]
-    made = build_optimizer([nn.Parameter(torch.ones(2))], settings)
-    assert type(made) is kind
-    assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.5, 0.1)
+KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_optimizer_is_the_one_asked_for_and_takes_the_steps_of_torch_to_the_bit(name: str) -> None:
+    torch.manual_seed(0)
+    start = torch.randn(5)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    settings = TrainingConfig(optimizer=name, learning_rate=0.1, weight_decay=0.01)  # type: ignore[arg-type]
+    form: dict[str, Any] = {"foreach": True} if name == "nadam" else {"fused": True}
+    made, reference = build_optimizer([ours], settings), KINDS[name]([theirs], lr=0.1, weight_decay=0.01, **form)
+    assert type(made).__bases__ == (KINDS[name],)
+    for _ in range(20):
+        for optimizer, weight in ((made, ours), (reference, theirs)):
+            optimizer.zero_grad()
+            (weight**4).sum().backward()
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, start) and str(made.state_dict()) == str(reference.state_dict())
 
 
 def test_adam_is_its_equations() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from backstory.config import NonFiniteError, UserError, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import LanguageModel, Precision
+from backstory.models.eager_optimizer import eager
 from backstory.models.kernels.factored_gradients import AnyGradient, whole
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
@@ -138,7 +139,7 @@ def train_gates(
     parameters = list(network.parameters())
     piece = segment * training.every
     pieces = training.streams * (length // piece)
-    optimizer = torch.optim.Adam(parameters, training.learning_rate)
+    optimizer = eager(torch.optim.Adam)(parameters, lr=training.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
     done = 0
     for _ in range(training.streams):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from backstory.config import TrainingConfig, UserError
 from backstory.models import LanguageModel
+from backstory.models.eager_optimizer import eager
 
 Group = dict[str, Any]
 """Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and
@@ -25,17 +26,17 @@ def build_optimizer(
     groups: Any = list(parameters)
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate, weight_decay=decay, fused=True)
+        return eager(torch.optim.SGD)(groups, lr=rate, weight_decay=decay, fused=True)
     if config.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=rate, weight_decay=decay, fused=True)
+        return eager(torch.optim.Adam)(groups, lr=rate, weight_decay=decay, fused=True)
     if config.optimizer == "adamw":
         if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
             raise UserError(
                 "training.optimizer adamw decays weights outside the loss, so it cannot have the l2 of a part of the model; "
                 "set that to None and use training.weight_decay, or take adam"
             )
-        return torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True)
-    return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
+        return eager(torch.optim.AdamW)(groups, lr=rate, weight_decay=decay, fused=True)
+    return eager(torch.optim.NAdam)(groups, lr=rate, weight_decay=decay, foreach=True)
 
 
 def parameter_groups(model: LanguageModel) -> list[Group]:
