@@ -21,7 +21,7 @@ from backstory.codec import compress, decompress
 from backstory.codec.code_file import MARK, pack, unpack
 from backstory.codec.range_coder import Decoder, Encoder
 from backstory.codec.spelling import Unit
-from backstory.codec.token_code import BrokenCode, code_text
+from backstory.codec.token_code import code_text, side_by_side
 from backstory.config import (
     DNCConfig,
     DualConfig,
@@ -162,12 +162,12 @@ def test_a_reader_that_learns_at_the_end_of_a_block_has_its_own_blocks(run: Run)
 def encoded(reader: Reader, ids: np.ndarray) -> tuple[float, bytes]:
     """Length in bits of token ids, and their code."""
     encoder = Encoder()
-    coded = code_text(encoder, reader, 0, len(ids), units=[Unit(int(id), b"", b"") for id in ids])
+    coded = code_text(encoder, reader, 0, side_by_side(len(ids), 1), units=[Unit(int(id), b"", b"") for id in ids])
     return coded.bits["model"], encoder.finish()
 
 
 def decoded(reader: Reader, code: bytes, tokens: int) -> np.ndarray:
-    return code_text(Decoder(code), reader, 0, tokens).tokens()
+    return code_text(Decoder(code), reader, 0, side_by_side(tokens, 1)).tokens()
 
 
 # --- cheats ---
@@ -196,8 +196,7 @@ def test_a_reader_that_knows_the_text_is_not_decoded(run: Run) -> None:
     ids = run.vocabulary.encode(TEXT * 3)
     bits, code = encoded(KnowsTheText(run.model, ids), ids)
     assert bits < 0.7 * encoded(StaticReader(run.model), ids)[0]  # so good a score
-    with pytest.raises(BrokenCode):
-        decoded(KnowsTheText(run.model, ids[:0]), code, len(ids))  # a decoder has no text
+    assert (decoded(KnowsTheText(run.model, ids[:0]), code, len(ids)) != ids).any()  # a decoder has no text
 
 
 @pytest.mark.parametrize("cheat", [OpenGoldCache, PeeksAhead, TrainsOnInputs, LearnsWhileScoring, GoldCache])
@@ -243,7 +242,7 @@ MISTAKES = {
     "longer": (lambda code: code + b"x", r"has \d+ bytes instead of \d+ bytes of code"),
     "damaged code": (lambda code: changed(code, -5 + len(code)), "is damaged: its code is not what was written"),
     "damaged header": (lambda code: changed(code, 50), "is damaged: its header is not what was written"),
-    "newer": (newer, "is of version 2 of the format, and this backstory reads version 1"),
+    "newer": (newer, "is of version 3 of the format, and this backstory reads version 2"),
     "foreign": (lambda code: b"PK\3\4 a zip", "is not a file of `backstory compress`"),
     "empty": (lambda code: b"", "is not a file of `backstory compress`"),
 }
@@ -285,7 +284,7 @@ def test_a_header_of_nonsense_is_refused(run: Run) -> None:
         decompress(pack(dataclasses.replace(header, layers=[{"name": "odd"}]), code), run)
     bomb = zlib.compress(b'{"a":"' + bytes(1 << 24) + b'"}')
     with pytest.raises(UserError, match="is damaged"):
-        unpack(MARK + bytes([1]) + len(bomb).to_bytes(4, "big") + zlib.crc32(bomb).to_bytes(4, "big") + bomb, "it")
+        unpack(MARK + bytes([2]) + len(bomb).to_bytes(4, "big") + zlib.crc32(bomb).to_bytes(4, "big") + bomb, "it")
 
 
 def test_another_model_is_refused_and_another_machine_named(run: Run) -> None:

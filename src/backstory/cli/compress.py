@@ -11,7 +11,7 @@ from tyro.conf import UseAppendAction
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, typed_text
 from backstory.config import UserError
-from backstory.config.options import LoadOptions, Precision, ReadingOptions
+from backstory.config.options import SAVE_EVERY, LoadOptions, Precision, ReadingOptions
 from backstory.config.strict import between
 from backstory.config.terminal import one_line, progress_bar
 
@@ -34,6 +34,10 @@ class CompressArguments(JsonOutput, LoadOptions):
     """The file for the code, or - for standard output (else FILE.bks; standard output for standard input)."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Replace a file that exists."""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Continue the same compression where it was stopped or killed, from its last checkpoint in OUT.part."""
+    save_every: float = between(SAVE_EVERY, 0.0)
+    """Seconds between checkpoints; 0: never."""
     reader: UseAppendAction[tuple[str, ...]] = ()
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     batch_size: int = between(1, 1)
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
             precision=args.precision,
             overrides=changes,
             overwrite=args.overwrite,
+            resume=args.resume,
+            save_every=args.save_every,
             progress=progress,
             **vars(args.load_options()),
         )

@@ -14,7 +14,7 @@ from backstory.config.terminal import one_line
 from backstory.storage.documents import has_fields, parse
 
 MARK = b"\x8bBKS"
-VERSION = 1
+VERSION = 2
 LARGEST_HEADER = 1 << 22
 MOST_ROWS = 1 << 16
 _START = struct.Struct(">4sBII")

@@ -8,10 +8,12 @@ import hashlib
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backstory.codec.code_checkpoint import CodeCheckpoint
 from backstory.codec.code_file import MOST_ROWS, Header, pack, unpack
 from backstory.codec.range_coder import Decoder, Encoder
 from backstory.codec.setting import (
@@ -19,6 +21,7 @@ from backstory.codec.setting import (
     broken,
     check_out,
     describe,
+    machine,
     name_of,
     open_decoder,
     read_all,
@@ -26,13 +29,14 @@ from backstory.codec.setting import (
     write,
 )
 from backstory.codec.spelling import Speller, Spelling
-from backstory.codec.token_code import BrokenCode, code_text
+from backstory.codec.token_code import BrokenCode, code_text, side_by_side
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.options import LoadOptions
+from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.terminal import one_line
-from backstory.readers.base import check_rows
-from backstory.readers.registry import open_reader
+from backstory.readers.base import Reader, check_rows
+from backstory.readers.registry import ConfiguredLayer, open_reader
+from backstory.readers.saved_reading import reader_identity
 from backstory.runs.run import Run
 
 Progress = Callable[[int, int], None]
@@ -67,7 +71,7 @@ class Compressed:
         return {name: value for name, value in vars(self).items() if name != "data"}
 
 
-@checked(batch_size=(1, MOST_ROWS))
+@checked(batch_size=(1, MOST_ROWS), save_every=0)
 def compress(
     file: Source,
     model: Path | str | Run,
@@ -78,6 +82,8 @@ def compress(
     precision: str = "float32",
     overrides: Mapping[str, str] | None = None,
     overwrite: bool = False,
+    resume: bool = False,
+    save_every: float = SAVE_EVERY,
     progress: Progress | None = None,
     **loading: Any,
 ) -> Compressed:
@@ -92,6 +98,8 @@ def compress(
         precision: Precision of matrix products.
         overrides: Settings of the model that differ from training, by dotted name.
         overwrite: Replace a file that is at `out`.
+        resume: Continue the same compression where it was stopped or killed, from its last checkpoint, beside `out`.
+        save_every: Seconds between checkpoints; 0: never.
         progress: Called with the tokens coded so far and all tokens.
         loading: Fields of `LoadOptions`, such as `device`.
 
@@ -103,34 +111,46 @@ def compress(
     """
     if out is not None:
         check_out(Path(out), overwrite)
+    elif resume:
+        raise UserError("nothing to resume: a compression is saved beside its file; name that with --out")
     data, options = read_all(file), LoadOptions.of(**loading)
     run, opened, layers = open_reader(model, reader, precision, options, overrides)
     check_rows(opened, batch_size)
     started = time.perf_counter()
     spelling = Spelling.of(run.vocabulary)
     units, rest = spelling.cut(data)
-    coder, speller = Encoder(), Speller(spelling)
-    first, count = run.vocabulary.start, len(units)
-    coded = code_text(coder, opened, first, count, batch_size, units=units, speller=speller, progress=progress)
-    before = coder.bits
-    speller.rest(coder, rest)
-    code = coder.finish()
-    header = Header(
-        content="file",
-        size=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        tokens=count,
-        code_size=len(code),
-        code_crc=zlib.crc32(code),
-        **describe(run, opened, layers, options, overrides or {}, batch_size),
-    )
-    content = pack(header, code)
-    if out is not None:
-        write(Path(out), content)
+    coder, speller, sha256 = Encoder(), Speller(spelling), hashlib.sha256(data).hexdigest()
+    groups = side_by_side(len(units), batch_size)
+    with _saving(out, run, opened, layers, sha256, batch_size, save_every, resume) as checkpoint:
+        coded = code_text(
+            coder,
+            opened,
+            run.vocabulary.start,
+            groups,
+            units=units,
+            speller=speller,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+        before = coder.bits
+        speller.rest(coder, rest)
+        code = coder.finish()
+        header = Header(
+            content="file",
+            size=len(data),
+            sha256=sha256,
+            tokens=len(units),
+            code_size=len(code),
+            code_crc=zlib.crc32(code),
+            **describe(run, opened, layers, options, overrides or {}, batch_size),
+        )
+        content = pack(header, code)
+        if out is not None:
+            write(Path(out), content)
     model_bits, spelling_bits = coded.bits["model"], coded.bits["spelling"] + coder.bits - before
     return Compressed(
         size=len(data),
-        tokens=count,
+        tokens=len(units),
         code_size=len(content),
         header_size=len(content) - len(code),
         model_bits=model_bits,
@@ -140,6 +160,24 @@ def compress(
         seconds=round(time.perf_counter() - started, 1),
         data=content,
     )
+
+
+def _saving(
+    out: Path | str | None,
+    run: Run,
+    reader: Reader,
+    layers: Sequence[ConfiguredLayer],
+    sha256: str,
+    batch_size: int,
+    save_every: float,
+    resume: bool,
+) -> AbstractContextManager[CodeCheckpoint | None]:
+    """Return what saves a compression beside its file, if it has one."""
+    if out is None:
+        return nullcontext()
+    text = {"text": sha256, "batch_size": batch_size}
+    identity = {**reader_identity(run, layers, reader), **text, **machine(run.device)}
+    return CodeCheckpoint(Path(out), identity, save_every, resume)
 
 
 @checked()
@@ -177,10 +215,10 @@ def decompress(
         raise UserError(f"{one_line(name)} is the proof of an evaluation, not a file; use `backstory verify`")
     run, reader = open_decoder(header, model, device)
     coder, speller = Decoder(code), Speller(Spelling.of(run.vocabulary))
-    first, count = run.vocabulary.start, header.tokens
+    groups = side_by_side(header.tokens, header.batch_size)
     try:
         with same_threads(header):
-            coded = code_text(coder, reader, first, count, header.batch_size, speller=speller, progress=progress)
+            coded = code_text(coder, reader, run.vocabulary.start, groups, speller=speller, progress=progress)
         data = coded.joined() + speller.rest(coder, b"")
         if hashlib.sha256(data).hexdigest() != header.sha256:
             raise BrokenCode(coded)

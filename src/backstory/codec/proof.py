@@ -13,7 +13,7 @@ from backstory.codec.code_file import Header, pack, unpack
 from backstory.codec.range_coder import Decoder, Encoder
 from backstory.codec.setting import Source, broken, describe, ids_hash, name_of, open_decoder, read_all, same_threads
 from backstory.codec.spelling import Unit
-from backstory.codec.token_code import BrokenCode, code_text
+from backstory.codec.token_code import BrokenCode, code_text, side_by_side
 from backstory.config import UserError
 from backstory.config.errors import pasted
 from backstory.config.options import LoadOptions
@@ -54,9 +54,8 @@ def prove(
     """
     coder = Encoder()
     units = [Unit(int(id), b"", b"") for id in ids]
-    coded = code_text(
-        coder, reader, run.vocabulary.start, len(ids), batch_size, units=units, joined=True, progress=progress
-    )
+    groups = side_by_side(len(ids), batch_size)
+    coded = code_text(coder, reader, run.vocabulary.start, groups, units=units, joined=True, progress=progress)
     code = coder.finish()
     header = Header(
         content="tokens",
@@ -91,9 +90,8 @@ def decode_proof(
     coder = Decoder(code)
     try:
         with same_threads(header):
-            coded = code_text(
-                coder, reader, run.vocabulary.start, header.tokens, header.batch_size, joined=True, progress=progress
-            )
+            groups = side_by_side(header.tokens, header.batch_size)
+            coded = code_text(coder, reader, run.vocabulary.start, groups, joined=True, progress=progress)
         ids = coded.tokens()
         if ids_hash(ids) != header.sha256:
             raise BrokenCode(coded)

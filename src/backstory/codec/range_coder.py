@@ -10,7 +10,7 @@ step, would already lose 0.3% of the mass.
 
 import math
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,17 @@ class Encoder(Coder):
             self._carry()
         tail = (number & _LOW_WORD).to_bytes(_STATE // 8, "big")
         return bytes(self._written + tail).rstrip(b"\0")
+
+    def state_dict(self) -> tuple[dict[str, Any], bytes]:
+        """Return the state as plain values, and what was written."""
+        return {"low": hex(self._low), "range": hex(self._range), "bits": self.bits}, bytes(self._written)
+
+    def load_state_dict(self, state: Mapping[str, Any], written: bytes) -> None:
+        """Restore a state. Raises ValueError for none."""
+        self._low, self._range, self.bits = int(state["low"], 16), int(state["range"], 16), state["bits"]
+        self._written = bytearray(written)
+        if not (0 <= self._low < _FULL and _SMALLEST <= self._range < _FULL):
+            raise ValueError("the coder is out of its range")
 
     def _code(self, low: int, high: int, total: int) -> None:
         self._low += self._narrow(low, high, total)

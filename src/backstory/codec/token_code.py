@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,17 +22,17 @@ from backstory.readers import Reader
 CHECK_EVERY = 4096
 """Steps between two checksums."""
 CHECK_BITS = 32
-_NOTHING = Unit(ESCAPED, b"", b"")
+Rows = Sequence[tuple[int, int]]
+"""Where the texts begin and end (exclusive) that are read side by side, each from the reader's start."""
 
 
 @dataclass
 class CodedText:
     """The tokens and bytes coded up to now."""
 
-    ids: list[list[int]]
-    """Of each row."""
-    texts: list[list[bytes]]
-    """The bytes of each token, of each row."""
+    ids: list[int]
+    texts: list[bytes]
+    """The bytes of each token."""
     checked: int = 0
     """Steps that came out right, by the checksums."""
     bits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("model", "spelling", "rows", "checks"), 0.0))
@@ -39,23 +40,38 @@ class CodedText:
 
     def joined(self) -> bytes:
         """Return the text."""
-        return b"".join(text for row in self.texts for text in row)
+        return b"".join(self.texts)
 
     def first_row(self) -> bytes:
         """Return the beginning of the text that came out right: of its first row, if there are several."""
-        return b"".join(self.texts[0][: self.checked]) if self.texts else b""
+        return b"".join(self.texts[: self.checked])
 
     def tokens(self) -> np.ndarray:
         """Return the ids (N,) int32."""
-        return np.array([id for row in self.ids for id in row], np.int32)
+        return np.array(self.ids, np.int32)
 
 
 class BrokenCode(Exception):
     """A checksum does not come out."""
 
     def __init__(self, coded: CodedText) -> None:
-        super().__init__(f"the checksum at step {coded.checked} does not come out")
+        super().__init__(f"the code does not come out after step {coded.checked}")
         self.coded = coded
+
+
+class Checkpoint(Protocol):
+    """Saves a coding while it lasts, and resumes it."""
+
+    @property
+    def done(self) -> int:
+        """Steps that were coded before; the reader skips them."""
+        ...
+
+    def restore(self, reader: Reader, coder: Coder, coded: CodedText) -> None:
+        """Restore all three as they were after these steps."""
+
+    def passed(self, step: int, rows: int, reader: Reader, coder: Coder, coded: CodedText) -> None:
+        """Save them if it is time to; called after a step at which the reader has observed every token."""
 
 
 class Steps:
@@ -65,12 +81,19 @@ class Steps:
     token at a time until it has the reader's own length, and is observed then, as `evaluate` does: that takes quadratic time.
     """
 
-    def __init__(self, reader: Reader, rows: int) -> None:
+    def __init__(self, reader: Reader, rows: int, start: bool = True) -> None:
+        """Without `start` the reader goes on from what it has read."""
         self.reader, self._rows = reader, rows
         self._device = next(reader.model.parameters()).device
         self._size = 1 if one_by_one(reader) else reader.block
         self._tokens = self._targets = torch.empty(rows, 0, dtype=torch.long, device=self._device)
-        reader.start(rows)
+        if start:
+            reader.start(rows)
+
+    @property
+    def between_blocks(self) -> bool:
+        """True if the reader has observed all tokens."""
+        return not self._tokens.shape[1]
 
     def predict(self, tokens: Sequence[int]) -> np.ndarray:
         """Return the cumulative shares (B, V + 1) of what follows the last tokens (B) of the rows. Raises UserError."""
@@ -100,80 +123,109 @@ def one_by_one(reader: Reader) -> bool:
     return reader.capabilities.block_invariant or reader.capabilities.collects_blocks
 
 
+def side_by_side(tokens: int, batch_size: int) -> list[Rows]:
+    """Return the group of rows that a text of so many tokens is cut into; the last ones may be shorter, or empty."""
+    if not tokens:
+        return []
+    rows = min(batch_size, tokens)
+    length = math.ceil(tokens / rows)
+    return [[(min(row * length, tokens), min((row + 1) * length, tokens)) for row in range(rows)]]
+
+
 @torch.no_grad()
 def code_text(
     coder: Coder,
     reader: Reader,
     first: int,
-    tokens: int,
-    batch_size: int = 1,
+    groups: Sequence[Rows],
+    *,
     units: Sequence[Unit] | None = None,
     speller: Speller | None = None,
     joined: bool = False,
+    start: bool = True,
+    checkpoint: Checkpoint | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CodedText:
-    """Code so many tokens, in `batch_size` rows side by side, each from the token `first` on.
+    """Code the tokens of groups of rows, one group after the other, each row from the token `first` on.
 
     An encoder gets the `units`; a decoder finds them. Without a `speller` only the ids are coded. `joined` rows begin with the
-    last token of the row before, as in `evaluate`, and these tokens are coded before all others. Raises BrokenCode where the
-    decoder comes to another text than the encoder, and UserError for a reader without whole distributions.
+    last token of the row before, as in `evaluate`, and these tokens are coded before all others. Without `start` the reader
+    of a single group goes on from what it has read. Raises BrokenCode where the decoder comes to another text than the
+    encoder, and UserError for a reader without whole distributions.
     """
-    rows = min(batch_size, tokens)
-    coded = CodedText([[] for _ in range(rows)], [[] for _ in range(rows)])
-    if not tokens:
-        return coded
-    length, crc = math.ceil(tokens / rows), 0
-    steps, before = Steps(reader, rows), [0] * rows
-    inputs = [first] * rows
-    if joined:
-        ends = [length * row - 1 for row in range(1, rows)]
-        inputs[1:] = [_row_end(coder, coded, reader, units, end) if end < tokens else first for end in ends]
-    for step in range(length):
-        shares = steps.predict(inputs)
-        for row in range(rows):
-            place = row * length + step
-            if place >= tokens:
+    tokens = max((end for rows in groups for _, end in rows), default=0)
+    text = _Text(coder, CodedText([ESCAPED] * tokens, [b""] * tokens), units, speller)
+    step, done = 0, 0 if checkpoint is None else checkpoint.done
+    for rows in groups:
+        steps, before = Steps(reader, len(rows), start), [0] * len(rows)
+        inputs = [first] * len(rows)
+        if joined:
+            inputs[1:] = [text.row_end(begin - 1, reader) if begin < end else first for begin, end in rows[1:]]
+        for offset in range(max(end - begin for begin, end in rows)):
+            step += 1
+            # What was coded before a resumption is coded again without the reader: the spelling learns from it.
+            shares = steps.predict(inputs) if step > done else None
+            for row, (begin, end) in enumerate(rows):
                 inputs[row] = first
-                continue
-            unit = _NOTHING if units is None else units[place]
-            id, text = _code_unit(coder, coded.bits, shares[row], unit, speller, before[row])
-            coded.ids[row].append(id)
-            coded.texts[row].append(text)
-            before[row] = kind_of_last(text, before[row])
-            inputs[row] = first if id == ESCAPED else id
-            crc = zlib.crc32(text, zlib.crc32(id.to_bytes(4, "big", signed=True), crc))
-        steps.observe(inputs)
-        if (step + 1) % CHECK_EVERY == 0 or step + 1 == length:
-            bits = coder.bits
-            if coder.number(CHECK_BITS, crc) != crc:
-                raise BrokenCode(coded)
-            coded.bits["checks"] += coder.bits - bits
-            coded.checked = step + 1
-        if progress is not None:
-            progress(min((step + 1) * rows, tokens), tokens)
-    return coded
+                if (place := begin + offset) < end:
+                    id, before[row] = text.code(place, None if shares is None else shares[row], before[row])
+                    inputs[row] = first if id == ESCAPED else id
+            if shares is not None:
+                steps.observe(inputs)
+            if step % CHECK_EVERY == 0:
+                text.check(step)
+            if checkpoint is not None and step == done:
+                checkpoint.restore(reader, coder, text.coded)
+            elif checkpoint is not None and step > done and steps.between_blocks:
+                checkpoint.passed(step, len(rows), reader, coder, text.coded)
+            if progress is not None and step > done:
+                progress(text.tokens, tokens)
+    return text.coded
 
 
-def _row_end(coder: Coder, coded: CodedText, reader: Reader, units: Sequence[Unit] | None, place: int) -> int:
-    """Code the last token of a row, each as likely as any other."""
-    types, bits = reader.model.vocabulary_size, coder.bits
-    id = coder.number((types - 1).bit_length(), 0 if units is None else units[place].id)
-    coded.bits["rows"] += coder.bits - bits
-    if id >= types:
-        raise BrokenCode(coded)
-    return id
+_NOTHING = Unit(ESCAPED, b"", b"")
 
 
-def _code_unit(
-    coder: Coder, bits: dict[str, float], shares: np.ndarray, unit: Unit, speller: Speller | None, before: int
-) -> tuple[int, bytes]:
-    """Code a unit: whether it has a type, which one, and how it is written; return its id and its bytes."""
-    start = coder.bits
-    escaped = speller is not None and speller.is_escaped(coder, unit)
-    flagged = coder.bits
-    id = ESCAPED if escaped else coder.choose(shares, unit.id)
-    chosen = coder.bits
-    text = b"" if speller is None else b"".join(speller.code(coder, id, unit, before))
-    bits["model"] += chosen - flagged
-    bits["spelling"] += flagged - start + coder.bits - chosen
-    return id, text
+class _Text:
+    """A text that is being coded, unit by unit."""
+
+    def __init__(self, coder: Coder, coded: CodedText, units: Sequence[Unit] | None, speller: Speller | None) -> None:
+        self.coder, self.coded, self.tokens = coder, coded, 0
+        self._units, self._speller, self._crc = units, speller, 0
+
+    def code(self, place: int, shares: np.ndarray | None, before: int) -> tuple[int, int]:
+        """Code a unit, after a byte of the kind `before`; return its id and the kind of its last byte.
+
+        It has three parts: whether it has a type, which one, and how it is written. Without `shares` the type is not coded.
+        """
+        coder, speller, bits = self.coder, self._speller, self.coded.bits
+        unit = _NOTHING if self._units is None else self._units[place]
+        start = coder.bits
+        escaped = speller is not None and speller.is_escaped(coder, unit)
+        flagged = coder.bits
+        id = ESCAPED if escaped else unit.id if shares is None else coder.choose(shares, unit.id)
+        chosen = coder.bits
+        text = b"" if speller is None else b"".join(speller.code(coder, id, unit, before))
+        bits["model"] += chosen - flagged
+        bits["spelling"] += flagged - start + coder.bits - chosen
+        self._crc = zlib.crc32(text, zlib.crc32(id.to_bytes(4, "big", signed=True), self._crc))
+        self.coded.ids[place], self.coded.texts[place] = id, text
+        self.tokens += 1
+        return id, kind_of_last(text, before)
+
+    def check(self, step: int) -> None:
+        """Code the checksum of everything up to a step. Raises BrokenCode if it does not come out."""
+        bits = self.coder.bits
+        if self.coder.number(CHECK_BITS, self._crc) != self._crc:
+            raise BrokenCode(self.coded)
+        self.coded.bits["checks"] += self.coder.bits - bits
+        self.coded.checked = step
+
+    def row_end(self, place: int, reader: Reader) -> int:
+        """Code the last token of a row, each as likely as any other. Raises BrokenCode for one that there is not."""
+        types, bits = reader.model.vocabulary_size, self.coder.bits
+        id = self.coder.number((types - 1).bit_length(), 0 if self._units is None else self._units[place].id)
+        self.coded.bits["rows"] += self.coder.bits - bits
+        if id >= types:
+            raise BrokenCode(self.coded)
+        return id

@@ -6,7 +6,7 @@ since what a reader remembers may have grown.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class ReadingCheckpoint:
     """Plain values."""
     tree: Any
     tensors: dict[str, Tensor]
+    more: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that a kind of reading adds."""
 
     def restore(self, reader: Reader, batch_size: int = 1) -> None:
         """Restore a reader of the same kind. Raises UserError if the checkpoint does not fit it."""
@@ -87,13 +89,19 @@ def _prepared_hash(run: Run) -> str:
 
 
 def save_reading(
-    folder: Path, number: int, reader: Reader, identity: Mapping[str, Any], progress: Mapping[str, Any]
+    folder: Path,
+    number: int,
+    reader: Reader,
+    identity: Mapping[str, Any],
+    progress: Mapping[str, Any],
+    more: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write `reading-NUMBER` into the folder and remove older ones. Raises OSError."""
     tree, tensors = pack(reader.snapshot(), next(reader.model.parameters()).device)
     document = {"format": FORMAT, "by": identity, "at": progress, "tree": tree}
     folder.mkdir(parents=True, exist_ok=True)  # it may have been removed since
-    path = write_checkpoint(folder, f"{PREFIX}-{number}", {"reader": tensors}, {"reading": document})
+    groups = {"reader": tensors} | ({} if more is None else {"more": more})
+    path = write_checkpoint(folder, f"{PREFIX}-{number}", groups, {"reading": document})
     rotate_checkpoints(path, 1)
     return path
 
@@ -106,15 +114,16 @@ def load_reading(folder: Path) -> ReadingCheckpoint | None:
         raise UserError(f"{error}; what was read is lost: remove {folder} and start again") from None
     if checkpoint is None:
         return None
-    path, document = checkpoint.path, checkpoint.documents.get("reading")
+    path, tensors, document = checkpoint.path, checkpoint.tensors, checkpoint.documents.get("reading")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UserError(f"{path} was saved by another version of backstory; go on with that one, or start again")
-    if not has_fields(document, DOCUMENT) or checkpoint.tensors.keys() != {"reader"}:
+    if not has_fields(document, DOCUMENT) or not {"reader"} <= tensors.keys() <= {"reader", "more"}:
         raise UserError(f"{path} is damaged: it is not a saved reading; remove it and start again")
     identity = document["by"]
     if conforms(layers := identity.get("readers"), list[dict[str, Any]]):
         identity = identity | {"readers": [_completed(layer) for layer in layers]}
-    return ReadingCheckpoint(path, identity, document["at"], document["tree"], checkpoint.tensors["reader"])
+    saved = tensors["reader"], tensors.get("more", {})
+    return ReadingCheckpoint(path, identity, document["at"], document["tree"], *saved)
 
 
 def _completed(layer: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +138,9 @@ def sweep(folder: Path) -> None:
     sweep_temporaries(folder, f"*-{PREFIX}-*")
 
 
-def check_same(saved: ReadingCheckpoint, identity: Mapping[str, Any]) -> None:
+def check_same(
+    saved: ReadingCheckpoint, identity: Mapping[str, Any], otherwise: str = "start again in another folder"
+) -> None:
     """Raise UserError, with the first difference, if a reading was saved with another identity."""
     keys = (*identity, *saved.identity)
     key = next((key for key in keys if identity.get(key) != saved.identity.get(key)), None)
@@ -138,15 +149,13 @@ def check_same(saved: ReadingCheckpoint, identity: Mapping[str, Any]) -> None:
     if key == "prepared":
         raise UserError(
             f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
-            "start again in another folder"
+            f"{otherwise}"
         )
     if key in ("model", "vocabulary", "text"):
-        raise UserError(f"{saved.path} was saved with another {key}; give that one, or start again in another folder")
+        raise UserError(f"{saved.path} was saved with another {key}; give that one, or {otherwise}")
     theirs, ours = (_described(values.get(key)) for values in (saved.identity, identity))
     what = "reader" if key == "readers" else key.replace("_", " ")
-    raise UserError(
-        f"{saved.path} was saved with the {what} {theirs}, not {ours}; give the same, or start again in another folder"
-    )
+    raise UserError(f"{saved.path} was saved with the {what} {theirs}, not {ours}; give the same, or {otherwise}")
 
 
 def _described(value: Any) -> str:
