@@ -59,7 +59,7 @@ class BrokenCode(Exception):
         self.coded = coded
 
 
-class Checkpoint(Protocol):
+class CodingCheckpoint(Protocol):
     """Saves a coding while it lasts, and resumes it."""
 
     @property
@@ -143,7 +143,7 @@ def code_text(
     speller: Speller | None = None,
     joined: bool = False,
     start: bool = True,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: CodingCheckpoint | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CodedText:
     """Code the tokens of groups of rows, one group after the other, each row from the token `first` on.
@@ -154,7 +154,7 @@ def code_text(
     encoder, and UserError for a reader without whole distributions.
     """
     tokens = max((end for rows in groups for _, end in rows), default=0)
-    text = _Text(coder, CodedText([ESCAPED] * tokens, [b""] * tokens), units, speller)
+    text = _TextCoder(coder, CodedText([ESCAPED] * tokens, [b""] * tokens), units, speller)
     step, done = 0, 0 if checkpoint is None else checkpoint.done
     for rows in groups:
         steps, before = Steps(reader, len(rows), start), [0] * len(rows)
@@ -186,7 +186,7 @@ def code_text(
 _NOTHING = Unit(ESCAPED, b"", b"")
 
 
-class _Text:
+class _TextCoder:
     """A text that is being coded, unit by unit."""
 
     def __init__(self, coder: Coder, coded: CodedText, units: Sequence[Unit] | None, speller: Speller | None) -> None:
