@@ -102,7 +102,7 @@ class ReadingOptions:
             (f"batch{self.batch_size}", "batch1"),
             (_lengths_part(self.lengths), "lengths"),
             *((value, "") for value in self.inference_overrides().values()),
-            *((f"{name}-{value}", "") for name, value in self.further().items()),
+            *((f"{name.replace('_', '-')}-{value}", "") for name, value in self.further().items()),
         )
         return folder_name("evaluate", self.split, *parts)
 
