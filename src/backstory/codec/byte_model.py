@@ -68,8 +68,8 @@ class ByteModel:
             if self._bit(coder, contexts, 0, int(end)):
                 return bytes(coded)
             byte, node = 0 if end else text[len(coded)], 1
-            for place in range(7, -1, -1):
-                node = 2 * node + self._bit(coder, contexts, node, byte >> place & 1)
+            for shift in range(7, -1, -1):
+                node = 2 * node + self._bit(coder, contexts, node, byte >> shift & 1)
             coded.append(node - _NODES)
 
     def _contexts(self, coded: bytearray, kind: int) -> list[int]:

@@ -75,23 +75,23 @@ class Spelling:
         if isinstance(tokenizer, Pieces):
             return [unit for part in parts([text]) for unit in self._pieces(part, tokenizer)], b""
         unknown = ESCAPED if vocabulary.unknown is None else vocabulary.unknown
-        units, place = [], 0
+        units, position = [], 0
         for token in tokenizer.split(text):
-            start, end = self._next(text, place, token)
+            start, end = self._next(text, position, token)
             lower = "".join(lowered([token], vocabulary.lowercase))
             id = vocabulary.index.get(lower, unknown)
-            units.append(Unit(id, _bytes(text[place:start]), _bytes(text[start:end])))
-            place = end
-        return units, _bytes(text[place:])
+            units.append(Unit(id, _bytes(text[position:start]), _bytes(text[start:end])))
+            position = end
+        return units, _bytes(text[position:])
 
-    def _next(self, text: str, place: int, token: str) -> tuple[int, int]:
+    def _next(self, text: str, position: int, token: str) -> tuple[int, int]:
         """Return where the next token of a text begins, after blanks, and where it ends."""
         tokenizer = self.vocabulary.tokenizer
         if not self.gaps:
-            return place, place + len(_written(token, tokenizer))
-        match = _BLANKS.match(text, place)
-        start = place if match is None else match.end()
-        line_end = text.find("\n", place, start)
+            return position, position + len(_written(token, tokenizer))
+        match = _BLANKS.match(text, position)
+        start = position if match is None else match.end()
+        line_end = text.find("\n", position, start)
         if token != END or (line_end < 0 and text.startswith(END, start)):
             return start, start + len(token)
         # The end of a line, or of a paragraph, is in the blanks.
@@ -127,13 +127,13 @@ class Spelling:
                 units[0] = units[0]._replace(text=units[0].text[1:])
                 return units
             return units if joined == data else None
-        units, place = [], 0
+        units, position = [], 0
         for id, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
-            if not place <= start <= end:
+            if not position <= start <= end:
                 return None
-            units.append(Unit(id, text[place:start].encode(), text[start:end].encode()))
-            place = end
-        return units + ([Unit(ESCAPED, b"", text[place:].encode())] if place < len(text) else [])
+            units.append(Unit(id, text[position:start].encode(), text[start:end].encode()))
+            position = end
+        return units + ([Unit(ESCAPED, b"", text[position:].encode())] if position < len(text) else [])
 
 
 class Speller:

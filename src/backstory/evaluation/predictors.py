@@ -114,8 +114,10 @@ def _called(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
     except Exception as error:
         ours = str(Path(backstory.__file__).parent)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
-        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
-        raise UserError(f"{place}{name} failed ({type(error).__name__}: {error}); correct it and try again") from error
+        location = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
+        raise UserError(
+            f"{location}{name} failed ({type(error).__name__}: {error}); correct it and try again"
+        ) from error
 
 
 class ReaderPredictor:

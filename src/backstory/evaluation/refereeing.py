@@ -158,29 +158,29 @@ class _Refereeing:
         self._replay(last, everything)
         if self._rows > 1 and "one_pass" not in self._first:
             some = torch.from_numpy(self._random.permutation(self._rows) < self._rows // 2)
-            for kept in (some, ~some):
-                self._replay(total, kept)
+            for same_rows in (some, ~some):
+                self._replay(total, same_rows)
 
-    def _replay(self, last: int, kept: Tensor) -> None:
+    def _replay(self, last: int, same_rows: Tensor) -> None:
         instance = self._instance(self._main.types)
         for block in self._blocks(self._text.ids):
             if block.index == last:
                 break
-            if not kept.all():
-                changed, wrong = (torch.where(kept[:, None], ids, self._other(ids)) for ids in block[:2])
+            if not same_rows.all():
+                changed, wrong = (torch.where(same_rows[:, None], ids, self._other(ids)) for ids in block[:2])
                 block = block._replace(tokens=changed, targets=wrong)
             scores = _scores(instance.predict(block.tokens), block.targets)
             begin, steps = block.index * self._block, block.tokens.shape[1]
             expected = self._scores[:, begin : begin + steps]
-            wrong = self._differ(scores, expected) & block.scored & kept[:, None]
+            wrong = self._differ(scores, expected) & block.scored & same_rows[:, None]
             condition, why = (
                 ("one_pass", "an instance made after the reading, fed the same tokens, predicts otherwise")
-                if kept.all()
+                if same_rows.all()
                 else ("causal", DEPENDENT_ROWS)
             )
             self._compared(condition, why, block, wrong, scores, expected)
             instance.observe(block.targets)
-            if kept.all():
+            if same_rows.all():
                 self._replayed += int(block.scored.sum())
         instance.close()
 
@@ -204,14 +204,14 @@ class _Refereeing:
     def _check_distributions(self, block: Block, table: Tensor) -> None:
         """Check every distribution of the block: numbers, none zero, that sum to one."""
         sums = table.exp().sum(2)
-        for found, why in (
+        for faulty, why in (
             (table.isnan().any(2), "the log-probability of type {type} is not a number"),
             (
                 (table == -math.inf).any(2),
                 "type {type} has no probability (log-probability -inf), which every type needs",
             ),
         ):
-            wrong = found & block.scored
+            wrong = faulty & block.scored
             if wrong.any():
                 row, time = self._earliest(wrong)
                 values = table[row, time]
@@ -333,10 +333,12 @@ class _Refereeing:
                 evidence = f"{claimed:.10g} {words} were claimed, and the referee finds {finds}"
                 self._fail("as_reported", evidence, None, None, claimed, ours)
 
-    def _compared(self, condition: str, why: str, block: Block, wrong: Tensor, found: Tensor, expected: Tensor) -> None:
+    def _compared(
+        self, condition: str, why: str, block: Block, wrong: Tensor, actual: Tensor, expected: Tensor
+    ) -> None:
         """Note where two log-probabilities (R, T) of one target differ that should be equal."""
         if wrong.any():
-            ours, theirs = (t[self._earliest(wrong)].item() for t in (found, expected))
+            ours, theirs = (t[self._earliest(wrong)].item() for t in (actual, expected))
             evidence = f"{why}: log-probability {ours:.6g} and {theirs:.6g}"
             self._fail(condition, evidence, block, wrong, ours, theirs)
 
@@ -346,7 +348,7 @@ class _Refereeing:
         evidence: str,
         block: Block | None,
         wrong: Tensor | None,
-        found: float | None = None,
+        actual: float | None = None,
         expected: float | None = None,
     ) -> None:
         """Note that a condition fails at some positions (R, T) of a block; the first is kept with its evidence."""
@@ -358,7 +360,7 @@ class _Refereeing:
         if block is not None and wrong is not None:
             places = places_of(block, len(self._text.ids), self._block)
             token = int(places[self._earliest(wrong)])
-        numbers = [None if n is None or not math.isfinite(n) else n for n in (found, expected)]
+        numbers = [None if n is None or not math.isfinite(n) else n for n in (actual, expected)]
         self._first[condition] = ViolationRecord(
             condition=condition, token=token, evidence=evidence, found=numbers[0], expected=numbers[1], times=1
         )
