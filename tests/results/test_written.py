@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import backstory as bs
-from backstory.results import EvaluationFigures, SampleFigures, result_at
+from backstory.results import EvaluationFigures, ProvenanceRecord, SampleFigures, result_at
 from backstory.results.result_file import write_result
 from backstory.results.validation import WrongValue, convert
 
@@ -88,7 +88,7 @@ def test_sections_from_outside_stand_beside_the_others(written: dict[str, tuple[
     values = written["evaluation"][0].figures.to_dict() | {"sure": {"share": 0.25}}
     figures = convert(EvaluationFigures, values, "figures")
     assert figures.sections == {"sure": {"share": 0.25}}
-    result = write_result(tmp_path, "tiny", figures, written["evaluation"][0].provenance.to_dict())
+    result = write_result(tmp_path, "tiny", figures, written["evaluation"][0].provenance)
     assert json.loads((tmp_path / "result.json").read_text()) == result.to_dict()
     assert result.to_dict()["figures"] == values
 
@@ -96,5 +96,5 @@ def test_sections_from_outside_stand_beside_the_others(written: dict[str, tuple[
 def test_a_provenance_that_no_reader_takes_is_not_written(tmp_path: Path) -> None:
     figures = SampleFigures(prompt="", text="a", settings={})
     with pytest.raises(WrongValue, match=r"provenance\.ranks must be"):
-        write_result(tmp_path, "tiny", figures, {"ranks": "two"})
+        write_result(tmp_path, "tiny", figures, ProvenanceRecord(ranks="two"))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

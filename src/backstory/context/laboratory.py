@@ -33,11 +33,11 @@ from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
-from backstory.results.common import UnknownTokens
+from backstory.results.common import ProvenanceRecord, UnknownTokens
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run, open_run, weights_hash
 from backstory.storage.atomic import within
-from backstory.storage.provenance import check_place, provenance
+from backstory.storage.provenance import check_place
 
 FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""
@@ -173,11 +173,12 @@ def examine_model(
     if reader is None:
         weights, origin = (
             {"weights": name},
-            provenance({"seed": None}, "unknown", "unknown", "the scorer's own", described),
+            ProvenanceRecord.begun({"seed": None}, "unknown", "unknown", "the scorer's own", described),
         )
     else:
         weights, device = _weights(reader), device_name(next(reader.model.parameters()).device)
-        origin = provenance({"seed": None}, device, reader.precision.name, reader.precision.reason, described)
+        precision = reader.precision
+        origin = ProvenanceRecord.begun({"seed": None}, device, precision.name, precision.reason, described)
     depends_on = {**reading, **weights, "text": described["fingerprint"]}
     subject = _Subject(name, on, reading, depends_on, origin, text, limit)
     # Scores of a reader that does not tell its settings, or of a scorer, cannot be recognised.
@@ -195,7 +196,7 @@ class _Subject:
     """Fields of the result on how the text was read: `split`, `reader`, `readers`, `unit`."""
     depends_on: dict[str, Any]
     """All that losses depend on beside the options: weights, text, precision."""
-    provenance: dict[str, Any]
+    provenance: ProvenanceRecord
     text: AnnotatedText
     window: int | None = None
     """The most tokens that the model reads; None: no limit."""
@@ -247,12 +248,12 @@ def _examine(
         **({} if experiment.picture is None else {"picture": experiment.picture}),
     }
     effects = figures([losses], reported_splits(settings.experiment, settings.by, losses), settings.seed)
-    origin = {
-        **subject.provenance,
-        "weights": subject.depends_on.get("weights"),
-        "seconds": round(time.perf_counter() - began, 1),
-        "taken_over": store.taken,
-    }
+    origin = replace(
+        subject.provenance,
+        weights=subject.depends_on.get("weights"),
+        seconds=round(time.perf_counter() - began, 1),
+        taken_over=store.taken,
+    )
     destination = destination if first else None
     subject.check(destination)
     store.finish(losses)

@@ -247,7 +247,7 @@ class ExaminationResult(Result[ExaminationFigures[Any]]):
             older.unlink()
         for number, losses in enumerate(self.losses, 1):
             losses.save(folder / (LOSSES if len(self.losses) == 1 else f"losses-{number}.npz"))
-        write_result(folder, self.name, self.figures, self.provenance.to_dict())
+        write_result(folder, self.name, self.figures, self.provenance)
         return folder / RESULT
 
 
@@ -273,12 +273,12 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
     ]
     effects = figures(losses, by, int(first.figures.seed or 0))
     combined = replace(first.figures, **{k: v for k, v in vars(effects).items() if v is not None}, models=tuple(named))
-    origin = {
-        **origins[0].to_dict(),
-        "seconds": round(sum(one.seconds or 0.0 for one in origins), 1),
-        "taken_over": sum(one.taken_over or 0 for one in origins),
+    origin = replace(
+        origins[0],
+        seconds=round(sum(one.seconds or 0.0 for one in origins), 1),
+        taken_over=sum(one.taken_over or 0 for one in origins),
         **{key: [getattr(one, key) for one in origins] for key in ("seed", "weights", "weights_file")},
-    }
+    )
     return ExaminationResult.of(
         write_result(None, _set_name([model.name for model in models]), combined, origin), losses
     )

@@ -71,7 +71,7 @@ def evaluate(
     audit = audit_of(reader, len(setup.split.ids), options)
     checkpoint = EvaluationCheckpoint(
         destination,
-        lambda: evaluation_identity(setup, origin["device"]),
+        lambda: evaluation_identity(setup, origin.device),
         {metric.name: metric for metric in metrics} | {"audit": audit},
         save_every=0.0 if options.per_token is not None else options.save_every,
         resume=options.resume,
@@ -95,7 +95,7 @@ def evaluate(
         figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap)
         if options.proof is not None:
             figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
-        origin["seconds"] = round(checkpoint.readings["text"].seconds, 1)
+        origin = replace(origin, seconds=round(checkpoint.readings["text"].seconds, 1))
         setup.run.check_unchanged(destination)
         return write_result(destination, setup.run.name, figures, origin)
 
@@ -167,7 +167,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
     slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
     figures = replace(figures, **counts, window=can.maximum_length if slid else None)
-    origin["seconds"] = round(readings["text"].seconds, 1)
+    origin = replace(origin, seconds=round(readings["text"].seconds, 1))
     setup.run.check_unchanged(destination)
     if options.per_line is not None:
         write_lines(options.per_line, split, lines, reading)
@@ -260,7 +260,7 @@ def result_folder(setup: EvalSetup) -> Path | None:
     return folder
 
 
-def evaluation_identity(setup: EvalSetup, device: str) -> dict[str, Any]:
+def evaluation_identity(setup: EvalSetup, device: str | None) -> dict[str, Any]:
     """Return what the figures of an evaluation depend on; a checkpoint of another is not resumed."""
     options = setup.options
     text = {

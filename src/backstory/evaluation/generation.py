@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
+from backstory.results.common import ProvenanceRecord
 from backstory.results.evaluation_record import SampleFigures
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run
@@ -164,14 +165,14 @@ def generate(
 
 
 def _saved(
-    texts: Iterator[str], run: Run, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
+    texts: Iterator[str], run: Run, prompt: str, settings: dict[str, Any], origin: ProvenanceRecord
 ) -> Iterator[str]:
     """Yield the texts; when they have ended, write their result."""
     began, pieces = time.perf_counter(), []
     for text in texts:
         pieces.append(text)
         yield text
-    origin["seconds"] = round(time.perf_counter() - began, 1)
+    origin = replace(origin, seconds=round(time.perf_counter() - began, 1))
     figures = SampleFigures(prompt=prompt, text="".join(pieces), settings=settings)
     folder = run.folder / SAMPLE
     run.check_unchanged(folder)

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,8 +19,8 @@ from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import ConfiguredLayer, open_reader, prepared_files
+from backstory.results.common import ProvenanceRecord
 from backstory.runs.run import Run
-from backstory.storage.provenance import provenance
 
 Readers = str | Sequence[str]
 """One reader's name, or those of several that wrap each other."""
@@ -48,7 +48,7 @@ class EvalSetup:
         """Return the reader and those that it wraps, the innermost first."""
         return self.reader.stack()
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> ProvenanceRecord:
         """Return the provenance of a result, taken before the reading."""
         return origin_of(self.run, self.layers, self.reader, self.dataset.describe())
 
@@ -87,12 +87,12 @@ class EvalSetup:
         return [overlap(corpus, self.split.ids, self.split.name, split) for split in TRAINED_ON]
 
 
-def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpus: dict[str, Any]) -> ProvenanceRecord:
     """Return the provenance of a result of a reader over a run, on a text with this description."""
     precision = reader.precision
-    origin = provenance(run.settings(), device_name(run.device), precision.name, precision.reason, corpus)
-    prepared = prepared_files(run, layers, reader)
-    return origin | run.identity() | ({"prepared": prepared} if prepared else {})
+    device = device_name(run.device)
+    origin = ProvenanceRecord.begun(run.settings(), device, precision.name, precision.reason, corpus)
+    return replace(origin, **run.identity(), prepared=prepared_files(run, layers, reader) or None)
 
 
 def open_evaluation(

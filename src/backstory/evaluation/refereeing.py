@@ -30,10 +30,11 @@ from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.evaluation.predictors import Instance, factory_of
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.readers.base import BLOCK, Block, block_count, blocks, places_of
+from backstory.results.common import ProvenanceRecord
 from backstory.results.referee_record import MISSED_SHARE, RefereeFigures, ViolationRecord
 from backstory.results.result_file import Result, write_result
 from backstory.results.validation import LONGEST_NAME
-from backstory.storage.provenance import check_place, provenance
+from backstory.storage.provenance import check_place
 
 CLAIM_TOLERANCE = 5e-4
 """Relative difference that a claimed score may have; counts must be equal."""
@@ -67,14 +68,14 @@ def referee(
     else:
         make = factory_of(predictor, rows)
     settings = dataclasses.asdict(options) | {"out": None, "seed": None}
-    origin = provenance(settings, "cpu", "float64", "how the referee computes", text.description())
+    origin = ProvenanceRecord.begun(settings, "cpu", "float64", "how the referee computes", text.description())
     began = time.perf_counter()
     with ExitStack() as stack:
         reading = _Refereeing(make, text, options, stack)
         reading.read(progress or (lambda done, total: None))
         reading.replay()
         figures = reading.figures(claims)
-    origin["seconds"] = round(time.perf_counter() - began, 1)
+    origin = dataclasses.replace(origin, seconds=round(time.perf_counter() - began, 1))
     called = name or process or getattr(predictor, "__name__", type(predictor).__name__)
     return write_result(options.out, called[:LONGEST_NAME], figures, origin)
 

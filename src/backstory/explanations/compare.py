@@ -104,7 +104,7 @@ def compare_readers(
     if len(folder) > LONGEST_NAME:
         folder = f"{folder[:LONGEST_NAME]}-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
     destination = source.destination(folder, "comparison")
-    origin, began = {**setup.provenance(), "corpus": setup.dataset.describe()}, time.perf_counter()
+    origin, began = setup.provenance(), time.perf_counter()
     start = 0 if options.context is None else max(0, at - options.context)
     boundaries = vocabulary.boundaries if options.word_score == "corrected" else None
     total, done = len(readers) * (end - start), 0
@@ -137,7 +137,7 @@ def compare_readers(
         positions=positions(scored),
         passages=excerpts(scored, setup, names, options.passage, options.words),
     )
-    origin["seconds"] = round(time.perf_counter() - began, 1)
+    origin = replace(origin, seconds=round(time.perf_counter() - began, 1))
     for one in readers:
         one.run.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, origin)

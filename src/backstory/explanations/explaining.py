@@ -106,7 +106,7 @@ def explain_passage(
         against_part = other_folder_part(options.against)
     parts = options.name_parts(source.folder_part, named, setup.reader.precision.name, against_part)
     destination = source.destination(folder_name("explain", name, *parts), "explanation")
-    origin, began = {**setup.provenance(), "corpus": setup.dataset.describe()}, time.perf_counter()
+    origin, began = setup.provenance(), time.perf_counter()
     task = _task(setup, where, None if other is None else other[1], against or "", last=case is not None)
     explanation = explainer.explain(task, progress)
     words = explanation.words or tuple(span.word for span in task.spans)
@@ -130,7 +130,7 @@ def explain_passage(
         found=None if case is None else CaseRecord(**vars(case), word=words[-1].text),
         passage=Passage(words, layers, title, explanation.note, explanation.chosen),
     )
-    origin["seconds"] = round(time.perf_counter() - began, 1)
+    origin = replace(origin, seconds=round(time.perf_counter() - began, 1))
     for one in (setup.run, *([other[0]] if other else [])):
         one.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, origin)

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from backstory.config import RunConfig, to_dict
 from backstory.papers.claims import check_claims, readings_at
@@ -72,7 +71,7 @@ def protocol_of(config: RunConfig, init_from: str | None) -> ProtocolRecord:
 
 def reproduction_provenance(
     suite: Suite, jobs: Sequence[RunJob], figures: ReproductionFigures, command: str, started: str
-) -> dict[str, Any]:
+) -> ProvenanceRecord:
     """Return what is needed to repeat the reproduction, and where the finished runs agree or differ."""
     origins = [job.known.provenance if job.known else job.folder.results(job.run)[0].provenance for job in jobs
                if job.known or job.folder.finished(job.run)]  # fmt: skip
@@ -85,19 +84,20 @@ def reproduction_provenance(
     for origin in origins:
         if (corpus := origin.corpus or CorpusRecord()) not in corpora:
             corpora.append(corpus)
-    return {
-        "config": to_dict(suite),
-        "seed": sorted({job.run.seed for job in jobs}),
-        "commit": commit(),
-        "versions": versions(),
-        "device": joined("device"),
-        "precision": joined("precision"),
-        "precision_reason": joined("precision_reason"),
-        "corpus": corpora[0].to_dict() if len(corpora) == 1 else {"name": ", ".join(str(c.name) for c in corpora)},
-        "started": started,
-        "command": command,
-        "seconds": round(sum(run.seconds for run in figures.runs), 1),
-    }
+    names = ", ".join(str(corpus.name) for corpus in corpora)
+    return ProvenanceRecord(
+        config=to_dict(suite),
+        seed=sorted({job.run.seed for job in jobs}),
+        commit=commit(),
+        versions=versions(),
+        device=joined("device"),
+        precision=joined("precision"),
+        precision_reason=joined("precision_reason"),
+        corpus=corpora[0] if len(corpora) == 1 else CorpusRecord(name=names),
+        started=started,
+        command=command,
+        seconds=round(sum(run.seconds for run in figures.runs), 1),
+    )
 
 
 def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from backstory.config import plural
 from backstory.config.formats import count, plain
+from backstory.config.process import world
 from backstory.config.scores import SplitOverlap, UnknownShare
 from backstory.results.validation import (
     Amount,
@@ -19,6 +20,7 @@ from backstory.results.validation import (
     left_out,
     other_keys,
 )
+from backstory.storage.provenance import command, commit, now, versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,23 @@ class ProvenanceRecord(Record):
     taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""
     more: Json = other_keys()
+
+    @staticmethod
+    def begun(config: Json, device: str, precision: str, reason: str, corpus: Json) -> "ProvenanceRecord":
+        """Return the provenance of a result when the work begins; `seconds` are known at its end."""
+        return ProvenanceRecord(
+            config=config,
+            seed=config["seed"],
+            commit=commit(),
+            versions=versions(),
+            device=device,
+            ranks=world(),
+            precision=precision,
+            precision_reason=reason,
+            corpus=CorpusRecord.of(corpus),
+            started=now(),
+            command=command(),
+        )
 
     @property
     def settings(self) -> RecordedConfig:

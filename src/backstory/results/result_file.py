@@ -213,13 +213,13 @@ def result_in(folder: Path, path: Path) -> Result[Any]:
     return replace(result_from(read_text(path, folder), str(path)), source=source, path=path)
 
 
-def write_result(folder: Path | None, name: str, figures: W, provenance: Json) -> Result[W]:
+def write_result(folder: Path | None, name: str, figures: W, provenance: ProvenanceRecord) -> Result[W]:
     """Write the figures of a run or model of this name as `result.json` into the folder, made if need be; return the result.
 
     Without a folder nothing is written. Raises WrongValue for a provenance that no reader would take.
     """
-    origin, path = convert(ProvenanceRecord, provenance, "provenance"), None if folder is None else folder / RESULT
-    result = Result(figures.kind, name, figures, origin, RESULT, path=path)
+    origin = convert(ProvenanceRecord, provenance.to_dict(), "provenance")
+    result = Result(figures.kind, name, figures, origin, RESULT, path=None if folder is None else folder / RESULT)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / RESULT, f"{result.to_json()}\n")

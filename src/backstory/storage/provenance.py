@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from backstory.config import UserError
 from backstory.config.process import world
@@ -76,25 +75,6 @@ def command() -> str | None:
     started = world()
     start = ["backstory"] if started == 1 else ["torchrun", "--nproc-per-node", str(started), "-m", "backstory"]
     return shlex.join([*start, *sys.argv[1:]]) if ours else None
-
-
-def provenance(
-    config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]
-) -> dict[str, Any]:
-    """Return how a result was obtained, taken when the work begins; `seconds` is added at its end."""
-    return {
-        "config": config,
-        "seed": config["seed"],
-        "commit": commit(),
-        "versions": versions(),
-        "device": device,
-        "ranks": world(),
-        "precision": precision,
-        "precision_reason": reason,
-        "corpus": corpus,
-        "started": now(),
-        "command": command(),
-    }
 
 
 def check_place(folder: Path, kind: str) -> None:

@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
-from backstory.results.common import OverlapRecord, UnknownTokens
+from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
 from backstory.results.evaluation_record import EpochRecord, TrainingFigures, TrainingTokens
 from backstory.results.result_file import Result, result_or_none, write_result
 from backstory.runs.run import corpus_places, tensors_hash, weights
@@ -33,7 +34,7 @@ from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
-from backstory.storage.provenance import RESULT, now, provenance
+from backstory.storage.provenance import RESULT, now
 from backstory.training.callbacks import Callbacks
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
@@ -116,8 +117,8 @@ def train(
             origin = _write_provenance(trainer, changed, initial_run)
             log = _open_log(trainer, track, "metrics" in changed)
             _run_loop(trainer, log, console, save_first)
-            origin["seconds"] = round(trainer.progress.seconds, 1)
-            origin |= {"ended": now(), **_best_hashes(trainer)}
+            seconds = round(trainer.progress.seconds, 1)
+            origin = replace(origin, seconds=seconds, ended=now(), **_best_hashes(trainer))
             return write_result(out, out.name, _figures(trainer), origin)
 
 
@@ -233,23 +234,23 @@ def _finished_result(folder: RunFolder) -> Result[TrainingFigures] | None:
     return result if result is not None and isinstance(result.figures, TrainingFigures) else None
 
 
-def _write_provenance(trainer: Trainer, changed: frozenset[str], initial_run: dict[str, str] | None) -> dict[str, Any]:
+def _write_provenance(
+    trainer: Trainer, changed: frozenset[str], initial_run: dict[str, str] | None
+) -> ProvenanceRecord:
     """Write run.json and return its content: of an unchanged run that is resumed, with its first command and time."""
     precision = trainer.precision
-    origin = provenance(
+    origin = ProvenanceRecord.begun(
         to_dict(trainer.config),
         device_name(trainer.device),
         precision.name,
         precision.reason,
         trainer.dataset.describe(),
     )
-    origin["ranks"] = trainer.ranks.world
     first = first_provenance(trainer.folder)
-    if initial_run is not None or INIT_FROM in first:
-        origin[INIT_FROM] = initial_run or first[INIT_FROM]
+    origin = replace(origin, ranks=trainer.ranks.world, init_from=initial_run or first.get(INIT_FROM))
     if trainer.progress.step and changed <= {"metrics"}:
-        origin |= first
-    write_atomically(trainer.folder.provenance, json.dumps(origin, indent=1) + "\n")
+        origin = replace(origin, **first)
+    write_atomically(trainer.folder.provenance, json.dumps(origin.to_dict(), indent=1) + "\n")
     return origin
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.results import Result, SearchFigures, TrainingFigures, result_or_none
+from backstory.results.common import ProvenanceRecord
 from backstory.results.result_file import write_result
 from backstory.results.search_record import AGAIN, COMPLETE, PRUNED, ParameterRecord, TrialRecord
 from backstory.storage.atomic import write_atomically
@@ -238,23 +239,22 @@ def _importances(trials: Sequence["FrozenTrial"]) -> dict[str, float]:
         return {k: round(float(v), 6) for k, v in get_param_importances(study, evaluator=evaluator).items()}
 
 
-def _provenance(sweep: Sweep, folder: SweepFolder, started: str | None, figures: SearchFigures) -> dict[str, Any]:
+def _provenance(sweep: Sweep, folder: SweepFolder, started: str | None, figures: SearchFigures) -> ProvenanceRecord:
     """Return what is needed to repeat the sweep; device, precision and text are those of its best trial."""
     import optuna
 
     best = _trial_result(folder, figures.best_trial)
     keys = ("device", "precision", "precision_reason", "corpus", "weights", "weights_file")
-    of_best = best.provenance.to_dict() if best else {}
-    return {
-        "config": to_dict(sweep.recipe),
-        "seed": sweep.recipe.seed,
-        "commit": commit(),
-        "versions": versions() | {"optuna": optuna.__version__},
-        **({key: of_best.get(key) for key in keys} if best else {}),
-        "started": started,
-        "seconds": round(sum(t.seconds or 0.0 for t in figures.trials), 1),
-        "command": sweep.command,
-    }
+    return ProvenanceRecord(
+        config=to_dict(sweep.recipe),
+        seed=sweep.recipe.seed,
+        commit=commit(),
+        versions=versions() | {"optuna": optuna.__version__},
+        **({key: getattr(best.provenance, key) for key in keys} if best else {}),
+        started=started,
+        seconds=round(sum(t.seconds or 0.0 for t in figures.trials), 1),
+        command=sweep.command,
+    )
 
 
 def _parameter(parameter: Parameter, importance: float | None) -> ParameterRecord:
