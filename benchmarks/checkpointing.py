@@ -1,4 +1,4 @@
-"""What checkpoints cost: the share of training time that `ptb-small` spends on writing them.
+"""Cost of checkpoints: the share of training time that `ptb-small` spends on writing them.
 
     OMP_NUM_THREADS=1 python benchmarks/checkpointing.py --data-dir DIR [--epochs 2] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""What the Mogrifier and the dual connection cost: training steps of LSTM, Mogrifier and a plain loop over Mogrifier cells.
+"""Cost of the Mogrifier and the dual connection: training steps of LSTM, Mogrifier and a plain loop over Mogrifier cells.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/cores.py [--turns 10] [--out results/benchmark-cores.json]
     python benchmarks/cores.py --device cuda

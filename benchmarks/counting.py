@@ -1,4 +1,4 @@
-"""What counting gives: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
+"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
 
     python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts ngrams ppm stacks] --out results/benchmark-counting.json
 

@@ -1,4 +1,4 @@
-"""What a benchmark found, and where it comes from, as a file of `results/`."""
+"""Figures of a benchmark with their provenance, as a file of `results/`."""
 
 import json
 from pathlib import Path

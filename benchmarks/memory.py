@@ -1,4 +1,4 @@
-"""What external memories cost: forward milliseconds per step for memories of N slots, and what a step of training takes.
+"""Cost of external memories: forward milliseconds per step for memories of N slots, and what a step of training takes.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--slots 64 1024 65536] [--out results/benchmark-memory.json]
 
@@ -131,7 +131,7 @@ def model(kind: type[NTMConfig] | type[DNCConfig], slots: int, addressing: str =
 
 
 def runs(slots: int) -> dict[str, Run]:
-    """What is compared at a size."""
+    """Memories that are compared at a size."""
     window = min(257, slots - 1 + slots % 2)
     ntm = model(NTMConfig, slots)
     found: dict[str, Run] = {

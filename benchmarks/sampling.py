@@ -1,4 +1,4 @@
-"""What drawing some targets, and products in bfloat16, do to the figures of an examination.
+"""Effect of drawing some targets, and of products in bfloat16, on the figures of an examination.
 
     backstory examine RUN --experiment drop-target --maximum-context 300 --targets 1000000 --out ALL
     python benchmarks/sampling.py --all ALL... [--targets 2000] [--draws 400] [--pair BFLOAT16 FLOAT32]... [--out FILE.json]

@@ -1,4 +1,4 @@
-"""What a span buffer costs: a training step against that of its control, a second softmax behind the same gate.
+"""Cost of a span buffer: a training step against that of its control, a second softmax behind the same gate.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/span_buffer.py [--steps 10] [--size P] [--buffers 256 2048 65536]
     python benchmarks/span_buffer.py --device cuda

@@ -91,7 +91,7 @@ BEFORE_BOUND = re.compile(
     re.IGNORECASE,
 )
 AFTER_BOUND = re.compile(r"(?:\s+\w+)?\s+(?:(?:or|and)\s+(?:more|less|fewer)|on)\b")
-"""What stands before or after a threshold."""
+"""Words before or after a threshold."""
 
 
 class FigureError(Exception):
@@ -245,7 +245,7 @@ def deviation(suite: str, system: str, **reading: Any) -> float:
 
 
 def seeds(suite: str, system: str, key: str = "value", **reading: Any) -> list[float]:
-    """What each seed's reading holds, in the order of the seeds: its `value`, or `policy/mean_lambda`."""
+    """Values of each seed's reading, in the order of the seeds: its `value`, or `policy/mean_lambda`."""
     values = []
     for run in _runs(suite, system):
         value: Any = _reading(run["readings"], **reading)

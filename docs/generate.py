@@ -322,7 +322,7 @@ def inference_time() -> Table:
 
 
 def memory_training() -> Table:
-    """What a step of training keeps of an external memory, against the plain form."""
+    """Memory that a step of training keeps of an external memory, against the plain form."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
     rows = tuple(
         (
@@ -341,7 +341,7 @@ def memory_training() -> Table:
 
 
 def solved() -> Table:
-    """What trained memories get right of each task, at the lengths of training and beyond."""
+    """Accuracy of trained memories on each task, at the lengths of training and beyond."""
     rows = []
     for task in TASKS:
         for path in sorted(RESULTS.glob(f"{task}-*-test.json")):
@@ -410,7 +410,7 @@ PLACES = {"near": "among the last 50 words", "far": "farther back, in the window
 
 
 def with_cache() -> Table:
-    """What a neural cache is worth by where a word came before, beside what was printed; absent until it is measured."""
+    """Gain of a neural cache by where a word came before, beside what was printed; absent until it is measured."""
     heads = ("words", "share", "perplexity with the cache", "without it", "95% interval", "published")
     if not (RESULTS / f"{WITH_CACHE}.json").exists():
         return headed(heads, [("all", *[NOT_MEASURED] * (len(heads) - 1))])
@@ -502,7 +502,7 @@ def _having(table: Table, heading: str, lacking: str) -> Table:
 
 
 def parts(name: str) -> Table:
-    """What the gates between two predictions make of them, of the same file."""
+    """Statistics of the gates between two predictions, of the same file."""
     return reproductions.gates_table(result(f"reproduce-{name}").figures)
 
 
@@ -512,7 +512,7 @@ def remembered(name: str) -> Table:
 
 
 def recent(name: str) -> Table:
-    """What a token costs by how long ago the same one came last, of the same file."""
+    """Cost of a token by how long ago the same one came last, of the same file."""
     return reproductions.recency_table(result(f"reproduce-{name}").figures)
 
 
@@ -600,7 +600,7 @@ def tags() -> Table:
 
 
 def reliability() -> Table:
-    """What was done to the program, what must hold, how often it was tried, and how often it did not hold."""
+    """Attacks on the program, with the promise that each tests, how often it was tried, and how often it did not hold."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "reliability.json").read_text(encoding="utf-8"))
     rows = tuple(
         (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
@@ -705,7 +705,7 @@ GAINS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def gains() -> Table:
-    """What each memory gains over its control: mean test perplexity over seeds, and the interval of the gain."""
+    """Gain of each memory over its control: mean test perplexity over seeds, and the interval of the gain."""
     rows = []
     for memory, control, suite, sentence in GAINS:
         found = figures_of(f"reproduce-{suite}")
@@ -721,7 +721,7 @@ def gains() -> Table:
 
 
 def field_types(hint: Any) -> str:
-    """What JSON a type hint stands for, in words."""
+    """JSON types that a type hint stands for, in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return field_types(arguments[0])

@@ -38,7 +38,7 @@ LEFT_OUT = (
     "#figures, #learning .scroll, #gate, #recency, #sample-text, "
     "#context > details, #context figure ~ figure, #context h3, #context h3 ~ *"
 )
-"""What the picture of a report leaves out, for lack of room."""
+"""Parts of a report that its picture leaves out, for lack of room."""
 WORD = 71
 """The word that is chosen."""
 PRINTED = RewardConfig()

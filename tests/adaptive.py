@@ -76,7 +76,7 @@ class Learning(StaticReader):
 
 
 class Counted(NamedTuple):
-    """What is waiting to be learned from, and how much has been."""
+    """Tokens that wait to be learned from, and the number learned."""
 
     waiting: Tensor | None
     done: int

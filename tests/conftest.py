@@ -1,4 +1,4 @@
-"""What all tests share: one thread, a cache of their own, `--full`, and a tiny corpus with a model trained on it."""
+"""Fixtures of all tests: one thread, a cache of their own, `--full`, and a tiny corpus with a model trained on it."""
 
 import gc
 import io

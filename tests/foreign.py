@@ -28,7 +28,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_experts": 2, "expert_layer_period": 2, "expert_layer_offset": 1, "max_position_embeddings": 64,
     },
 }  # fmt: skip
-"""What makes each of them small, beside a size of 16 and two layers of two heads."""
+"""Settings that make each of them small, beside a size of 16 and two layers of two heads."""
 
 
 def config(kind: str, types: int, **changes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: running one, and looking at what it left on the disk."""
+"""Helpers of the tests of the command line: running one, and looking at what it left on the disk."""
 
 import hashlib
 import io

@@ -41,7 +41,7 @@ def test_columns_in_a_pipe(command: Command, run_copy: Path) -> None:
 
 
 def in_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a real process prints to a terminal of 50 columns."""
+    """Output of a real process on a terminal of 50 columns."""
     ours, theirs = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "50", **environment}
     command = [sys.executable, "-m", "backstory", *arguments]
@@ -204,7 +204,7 @@ def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk:
 def test_an_external_memory(
     core: type[NTMConfig | MDMConfig], command: Command, tiny_config: RunConfig, desk: Path
 ) -> None:
-    """What its heads do in columns, and the picture of their weights on the page and in the report."""
+    """Figures of its heads in columns, and the picture of their weights on the page and in the report."""
     config = with_model(tiny_config, core=core(layers=(9,), slots=7, width=5))
     train(config, Path("remembers"), console=Console(file=io.StringIO()))
     done = command("explain", "memory", "remembers", "--at", "30", "--words", "6", "--top", "2")

@@ -1,4 +1,4 @@
-"""What somebody else hands over, at the command line: texts that are none, links out of a run, folders without an end."""
+"""Files of other people at the command line: texts that are none, links out of a run, folders without an end."""
 
 import io
 import os

@@ -174,7 +174,7 @@ IN_A_SHELL = {
     "backstory examine runs --experiment trunc": "backstory examine runs --experiment truncate ",
     "backstory evaluate no": "backstory evaluate notes.txt ",
 }
-"""What is typed before Tab, and the line after it, in a folder that holds notes.txt."""
+"""Words typed before Tab, and the line after it, in a folder that holds notes.txt."""
 
 
 @pytest.mark.full

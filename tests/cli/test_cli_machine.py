@@ -1,4 +1,4 @@
-"""What the machine refuses, and names that are odd: one line that says where and what to do, and nothing left behind."""
+"""Refusals of the machine, and odd names: one line that says where and what to do, and nothing left behind."""
 
 import errno
 import os

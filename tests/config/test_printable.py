@@ -1,4 +1,4 @@
-"""What is printed of other people's text moves no cursor, rings no bell and turns no line around."""
+"""Printed text of other people moves no cursor, rings no bell and turns no line around."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""What the environment says of other processes: taken, or refused in one line."""
+"""Environment variables on other processes: taken, or refused in one line."""
 
 import pytest
 

@@ -280,7 +280,7 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("window", [6, 40])
 def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_size: int, tmp_path: Path) -> None:
-    """What is outside its window costs the weight of the cache and nothing else; what is in it, not so much."""
+    """A target outside its window costs the weight of the cache and nothing else; what is in it, not so much."""
     reader = NeuralCache(StaticReader(build()), CacheSettings(window=window, theta=0.5, weight=0.3))
     ids = np.random.default_rng(0).integers(0, TYPES, 600)
     settings: dict[str, Any] = {"maximum_context": 20, "targets": 600, "near": 3, "batch_size": batch_size}
@@ -486,7 +486,7 @@ def started(run: Path, out: Path, *flags: str, ranks: int = 1) -> subprocess.Pop
 
 
 def finishes(process: subprocess.Popen) -> str:
-    """What it printed."""
+    """Return its output."""
     out, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     return out

@@ -86,7 +86,7 @@ def test_the_contract_of_a_perturbation(
 
 
 def done(perturb: Perturbation, context: list[int], target: int = 0, tags: str = "", seed: int = 0) -> list[int]:
-    """What becomes of a context; tags are given in a line."""
+    """Change a context; tags are given in a line."""
     tagged = np.array(tags.split()) if tags else None
     return perturb(np.array(context), target, tagged, np.random.default_rng(seed)).tolist()
 

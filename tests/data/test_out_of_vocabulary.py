@@ -176,7 +176,7 @@ def test_advice_fits_the_cause() -> None:
 
 @pytest.mark.usefixtures("shared_cache")
 def test_the_corpora_write_their_own(data_dir: Path) -> None:
-    """What Penn Treebank and WikiText-2 hold as <unk> they write themselves; their vocabularies lose nothing."""
+    """Penn Treebank and WikiText-2 write every <unk> themselves; their vocabularies lose nothing."""
     dataset = prepare(TextConfig(corpus="ptb"), data_dir)
     share = unknown_share(dataset.vocabulary, dataset.splits["test"])
     assert (share.unknown, share.lost) == (4794, 0)

@@ -34,7 +34,7 @@ def documents(data: Dataset, split: str) -> list[list[str]]:
 
 
 def solve(task: str, inside: list[str]) -> tuple[list[str], list[str], int]:
-    """What is given, what is to be answered and the length, of the tokens of a document, by reading them alone."""
+    """Question, answer and length of the tokens of a document, by reading them alone."""
     if task == "repeat-copy":
         at = next(i for i, token in enumerate(inside) if token[0] == "x")
         return inside[: at + 1], inside[:at] * int(inside[at][1:]), at

@@ -203,7 +203,7 @@ class TwoPasses(Bigrams):
 
 
 class KeepsTheFirstPass(Bigrams):
-    """What one instance has counted is there for the next one."""
+    """Counts of one instance are there for the next one."""
 
     KEPT: ClassVar[np.ndarray] = np.zeros((1, TYPES, TYPES))
 

@@ -1,4 +1,4 @@
-"""What is answered right in a synthetic task, against a reader that is asked token by token, and from training to a report."""
+"""Right answers to a synthetic task, against a reader that is asked token by token, and from training to a report."""
 
 import dataclasses
 import io

@@ -96,7 +96,7 @@ def test_it_is_the_equation(
 
 @pytest.mark.parametrize("theta", [0.5, 30.0])
 def test_the_cache_s_own_distribution(small_lstm: ComposedModel, stream: Stream, theta: float) -> None:
-    """What `q` says of words by itself, in log space however sharp it is."""
+    """Log-probabilities of words under `q` alone, in log space however sharp it is."""
     ids = stream(30)
     reader = NeuralCache(StaticReader(small_lstm), CacheSettings(window=12, theta=theta))
     reader.start(1)

@@ -1,4 +1,4 @@
-"""What tuning says of settings is what a reading with them gives, and it reads the text once."""
+"""Tuning measures of settings what a reading with them gives, and reads the text once."""
 
 from collections.abc import Callable
 

@@ -131,7 +131,7 @@ def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
 
 
 def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
-    """What the search measured is what `evaluate` measures with the settings it saved; each reader's gain is told."""
+    """The search measures what `evaluate` measures with the settings it saved; each reader's gain is told."""
     before = weights_hash(load_run(run).model)
     split = len(open_evaluation(run, EvalOptions(split="valid", allow_unknown=True)).split.ids)
     _, tuned = tune_reader(run, parse_stack(STEP), "valid", None)

@@ -71,7 +71,7 @@ def test_lines_against_a_plain_loop(tokenizer: str, batch_size: int, tokenized_r
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_begins_anew_with_every_line(reader: str, tiny_run: Path, tmp_path: Path) -> None:
-    """What one evaluation of each line alone gives, also of readers that learn."""
+    """Scores of an evaluation of each line alone, also of readers that learn."""
     options: dict = {"reader": reader, "each_line": True, "allow_unknown": True}
     figures = bs.evaluate(tiny_run, TEXT, per_line=tmp_path / "lines.tsv", **options).figures
     assert figures.audit.passed and figures.gains[-1].nats_per_token == pytest.approx(figures.nats_per_token)

@@ -38,7 +38,7 @@ def run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def by_hand(tokens: list[str]) -> list[tuple[str, int]]:
-    """What each token of a text is, and how many tokens ago what comes back in it was last seen."""
+    """Kind of each token of a text, and how many tokens ago what comes back in it was last seen."""
     found: list[tuple[str, int]] = []
     last: dict[str, int] = {}
     for place, token in enumerate(tokens):

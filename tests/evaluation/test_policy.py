@@ -1,4 +1,4 @@
-"""What the gate makes of two predictions, against a loop over tokens; and the control with a foreign buffer."""
+"""Statistics of the gate between two predictions, against a loop over tokens; and the control with a foreign buffer."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What words cost by how long ago they came last, against a loop over the figures of every token."""
+"""Cost of words by how long ago they came last, against a loop over the figures of every token."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tokens are drawn from: against a plain loop, with its properties, and the draw itself."""
+"""Distribution that tokens are drawn from: against a plain loop, with its properties, and the draw itself."""
 
 import math
 from collections import Counter

@@ -150,7 +150,7 @@ class Talk:
         )
 
     def say(self, *lines: str) -> list[dict[str, Any]]:
-        """What it answers to lines that come together."""
+        """Return its answers to lines that come together."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write("".join(f"{line}\n" for line in lines))
         self.process.stdin.flush()
@@ -304,7 +304,7 @@ def test_a_killed_session_goes_on_after_the_line_that_it_says(
 def test_other_text_after_a_line_that_was_read_in_part(
     tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read of it stays read, and that is said."""
+    """The part that was read stays read, and a message says so."""
     folder = tmp_path / "session"
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_after(1, patch)

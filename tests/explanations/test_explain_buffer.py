@@ -1,4 +1,4 @@
-"""What `explain buffer` shows is where the buffer's attention lies, by its equations, on words that are all in sight."""
+"""`explain buffer` shows where the buffer's attention lies, by its equations, on words that are all in sight."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""What `explain cache` shows is where the cache's mass lies, checked by hand on a few words, and on pages that render."""
+"""`explain cache` shows where the cache's mass lies, checked by hand on a few words, and on pages that render."""
 
 import dataclasses
 import io

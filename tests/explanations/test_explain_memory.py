@@ -1,4 +1,4 @@
-"""What `explain memory` shows is what the memory's heads do: whose slots they read, and how they find them."""
+"""`explain memory` shows what the memory's heads do: whose slots they read, and how they find them."""
 
 import dataclasses
 import io

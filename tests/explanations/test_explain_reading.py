@@ -1,4 +1,4 @@
-"""What readers gain on each other: scored as `evaluate` scores, put together as plain loops would."""
+"""Gains of readers on each other: scored as `evaluate` scores, put together as plain loops would."""
 
 import dataclasses
 import io

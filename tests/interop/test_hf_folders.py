@@ -46,7 +46,7 @@ def configured(folder: Path, **changes: Any) -> None:
 
 
 class Payload:
-    """What makes a pickle leave a trace when it is loaded."""
+    """Object whose pickle leaves a trace when it is loaded."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary

@@ -150,7 +150,7 @@ def test_the_loss_is_the_mean_over_the_labels(model: BackstoryForCausalLM) -> No
 
 
 def ours(model: BackstoryForCausalLM, context: list[int], count: int) -> list[int]:
-    """What our own generation goes on with, the likeliest each time."""
+    """Continuation by our own generation, the likeliest each time."""
     return list(islice(generate_ids(StaticReader(composed(model)), context, Sampling(0.0)), count))
 
 

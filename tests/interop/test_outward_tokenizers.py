@@ -76,7 +76,7 @@ def test_ids_are_ours(name: str, lowercase: bool) -> None:
 
 
 def after_a_word(known: Vocabulary, ids: list[int]) -> str:
-    """What tokens add to a text that ends in a word."""
+    """Text that tokens add to one that ends in a word."""
     if known.tokenizer.unit != "word":
         return known.decode(ids)
     return known.tokenizer.join(["word", *known.tokens(ids)]).removeprefix("word")

@@ -101,7 +101,7 @@ class Row(NamedTuple):
 
 
 class Parts:
-    """What is said, handed out in order."""
+    """Parts of a controller's output, handed out in order."""
 
     def __init__(self, said: Tensor) -> None:
         self.said, self.at = said, 0
@@ -112,7 +112,7 @@ class Parts:
 
 
 def step(machine: Machine, said: Tensor, state: MemoryState) -> MemoryState:
-    """What `Machine.step` must give."""
+    """Result that `Machine.step` must give."""
     one = computer if isinstance(machine, NeuralComputer) else turing
     rows = [
         one(machine, said[b], Row(*(None if t is None else t[b] for t in state)))  # type: ignore[arg-type]

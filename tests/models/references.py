@@ -24,7 +24,7 @@ def times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """What the gates are functions of (4H,) and c (H,) -> h, c."""
+    """Gates before their nonlinearities (4H,) and c (H,) -> h, c."""
     units = len(c)
     i, f = logistic(gates[:units]), logistic(gates[units : 2 * units])
     g, o = hyperbolic_tangent(gates[2 * units : 3 * units]), logistic(gates[3 * units :])

@@ -1,4 +1,4 @@
-"""What every language model must do, whatever it is made of; and every head."""
+"""Contract of every language model, whatever its parts, and of every head."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every kind of prediction must do: sum to one, quote itself, select, temper, and interpolate."""
+"""Contract of every kind of prediction: sum to one, quote itself, select, temper, and interpolate."""
 
 import math
 

@@ -14,7 +14,7 @@ from runs import outcome, tiny_config, tiny_corpus
 from small_runs import write_recipe
 
 BROKEN = list(product(("train", "evaluate", "generate"), ([1], [2], [1, 2]), ("full", "unread", "closed")))
-"""What is done, which streams break, and how."""
+"""Commands, the streams that break, and how."""
 
 
 def broken_output(trials: range, folder: Path) -> Iterator[str]:

@@ -24,7 +24,7 @@ METHODS = ("write", "writelines", "flush", "truncate", "read", "readinto", "clos
 
 @dataclass
 class Fault:
-    """What happens at the call of a number; no call has the number -1."""
+    """Fault at the call of a number; no call has the number -1."""
 
     folder: str
     number: int

@@ -48,7 +48,7 @@ def size_limit(trials: range, folder: Path) -> Iterator[str]:
 
 @dataclass
 class Scenario:
-    """What stands before a command, and the command."""
+    """Run that a command finds, and the command."""
 
     before: Path | None
     """Copied to the run's folder."""

@@ -18,7 +18,7 @@ from backstory.config import to_yaml
 from backstory.training import train
 
 SECONDS, GIBIBYTES = 20, 2
-"""What a command may take, beyond which it hangs; and the memory that it may take beyond what it has at its start."""
+"""Seconds that a command may take, beyond which it hangs; and the memory that it may take beyond what it has at its start."""
 MADE = (
     ("evaluate", "{run}"),
     ("generate", "{run}", "--tokens", "5", "--save"),
@@ -55,7 +55,7 @@ HELD = {
     "{examined}": (EXAMINE, AGAIN, REPORT),
     "{examined}/result.json": (EXAMINE, REPORT),
 }
-"""What lies in a run, with the commands that read it or write it."""
+"""Files of a run, with the commands that read it or write it."""
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:
@@ -179,5 +179,5 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
     "a link to nowhere": _nowhere,
 }
 FOLLOWED = ("a link to outside",)
-"""What is always refused: there is something outside of the run to follow it to."""
+"""Kinds of links that are always refused: there is something outside of the run to follow it to."""
 TRIALS = [(held, kind) for kind in KINDS for held in HELD]

@@ -92,7 +92,7 @@ def _resuming(copy: Path, original: Path, changed: Path, settings: Path, chosen:
 
 
 def _impossible(progress: dict[str, Any]) -> str:
-    """What no run can have come to."""
+    """Return why no run can have come to this progress; empty where one can."""
     numbers = [v for v in progress.values() if isinstance(v, int | float)] + progress["history"]
     if any(not -(2**53) < n < 2**53 for n in numbers):
         return f"went on from numbers out of range: {progress}"

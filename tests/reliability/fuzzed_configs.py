@@ -103,7 +103,7 @@ WORK = [
     "backstory.papers.reproduction.Reproduction.run",
     "backstory.reports.write",
 ]
-"""What takes time, taken out, so that only what is typed decides."""
+"""Slow parts, taken out, so that only what is typed decides."""
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:

@@ -21,11 +21,11 @@ from stopped_runs import newest, sign, stopped_run
 
 FORK = multiprocessing.get_context("fork")
 SECONDS, GIBIBYTES = 60, 1.0
-"""What a child may take, beyond which it hangs, or its memory (above that of a good checkpoint) is blown up."""
+"""Limits of a child, beyond which it hangs, or its memory (above that of a good checkpoint) is blown up."""
 
 
 class Payload:
-    """What makes a pickle run a command when it is loaded."""
+    """Object whose pickle runs a command when it is loaded."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -280,4 +280,4 @@ HOSTILE: dict[str, Callable[[Target], None]] = {
         b'{"files": "' + b"x" * (200 << 20) + b'"}'
     ),
 }
-"""What is done to a checkpoint, by what it then holds."""
+"""Changes of a checkpoint, by what it then holds."""

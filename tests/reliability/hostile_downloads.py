@@ -120,7 +120,7 @@ ATTACKS: dict[str, tuple[Answer, str]] = {
     "an encrypted zip": (sends(encrypted()), "no zip archive, or a damaged one"),
     "a missing member": (sends(without(FIRST)), "holds no wikitext-2/wiki.train.tokens"),
 }
-"""What the server does to a client that asks for the archive, and what the client says of it."""
+"""Behaviour of the server towards a client that asks for the archive, and the client's message."""
 
 SLOW = ("slow drip", "stalls midway", "never answers", "headers that drip")
 STRICT = Limits(answer=0.4, minimum_rate=1_000, window=0.4)

@@ -23,7 +23,7 @@ from backstory.training import train
 
 FORK = multiprocessing.get_context("fork")
 SECONDS = 60
-"""What both readings of a trial may take on a machine that others use too."""
+"""Seconds that both readings of a trial may take on a machine that others use too."""
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:

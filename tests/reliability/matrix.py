@@ -41,9 +41,9 @@ class Case:
     """
 
     what: str
-    """What is done: `SIGKILL at random times, then resume`."""
+    """Attack: `SIGKILL at random times, then resume`."""
     promise: str
-    """What must hold: `weights, optimizer, state bit-identical`."""
+    """Promise: `weights, optimizer, state bit-identical`."""
     count: int
     """Trials of the whole matrix."""
     bounded: int

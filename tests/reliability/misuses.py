@@ -84,11 +84,11 @@ from backstory.training import train
 from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
-"""What a misuse may end in, each with a sentence of our own."""
+"""Errors that a misuse may end in, each with a sentence of our own."""
 FUNCTIONS = ("function", "progress", "on_line", "order", "kind", "choices", "console", "baseline")
 """Arguments that are called: what a user's own function raises is theirs."""
 SAID = {"template": "state"}
-"""What arguments are called where they are part of something."""
+"""Names of arguments where they are part of something."""
 FOREIGN = re.compile(r"mat1|object (has no|is not|of type)|NoneType|unsupported operand|not supported between")
 """Words of Python and torch that tell a user nothing, also where our own sentence repeats them."""
 
@@ -275,7 +275,7 @@ def uses(desk: Desk) -> Iterator[Use]:
 
 
 def _call(thing: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called as a whole, with the arguments of its method."""
+    """Callable as a whole, with the arguments of its method."""
     given = [p for name, p in inspect.signature(like).parameters.items() if name != "self"]
 
     def called(**named: Any) -> Any:
@@ -307,7 +307,7 @@ def _entered(made: Any) -> None:
 
 
 def wrong(desk: Desk) -> dict[str, Callable[[], Any]]:
-    """What nothing, or only something else, is made for."""
+    """Arguments that nothing, or only something else, is made for."""
     closed = open(os.devnull, "rb")  # noqa: SIM115
     closed.close()
     other = build_model(ModelConfig(), 5)

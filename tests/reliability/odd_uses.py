@@ -125,7 +125,7 @@ FILES = {
         }.items()
     },
 }
-"""What lies in the folder beside the runs."""
+"""Files in the folder beside the runs."""
 
 SMALL = "--targets 5 --maximum-context 20 --context 10 --near 2"
 SPACE = "sweep run words/config.yaml --out new --trials 1 --space spaces/"
@@ -413,7 +413,7 @@ LINES: dict[str, str] = {
     "ls none": "there is nothing called",
     "ls": "",
 }
-"""What a command line is refused with, or an empty text where it works."""
+"""Refusal of a command line, or an empty text where it works."""
 USES = [
     *(Use(line, says) for line, says in LINES.items()),
     Use("generate words --tokens 3 --prompt -"),

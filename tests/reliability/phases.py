@@ -1,4 +1,4 @@
-"""What a training process is doing, said into a byte of shared memory that survives it; only looks on, changes nothing."""
+"""Phase of a training process, written into a byte of shared memory that survives it; only looks on, changes nothing."""
 
 import mmap
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Phase:
         return PHASES[self._file.read_bytes()[0]]
 
     def call(self) -> tuple[str, str, dict[str, Any]]:
-        """What the process is to call before its command."""
+        """Return the call that the process makes before its command."""
         self._file.write_bytes(b"\0")
         return ("phases", "tell", {"path": str(self._file)})
 

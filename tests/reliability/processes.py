@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 Call = tuple[str, str, dict[str, Any]]
-"""What a process calls before its command: module (of this folder), function, options."""
+"""Call of a process before its command: module (of this folder), function, options."""
 
 
 def newest_step(checkpoints: Path) -> int:

@@ -30,9 +30,9 @@ class Refusal:
     """Done to the run and the corpus."""
     flags: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
-    """What goes on when it is accepted by these names; nothing does where there are none."""
+    """Names that must be accepted for it to go on; without any it never does."""
     vain: tuple[str, ...] = ("config", "corpus", "metrics")
-    """What does not go on, whichever of these is accepted alone."""
+    """Names of which none is enough by itself."""
     held: bool = False
     """True if another process trains in the folder."""
 

@@ -46,7 +46,7 @@ class Desk:
         return self.folder / "corpus" / "test.txt"
 
     def said(self, *arguments: object, given: bytes = b"") -> str:
-        """What a command line prints that must end well, with this standard input."""
+        """Return the output of a command line that must end well, with this standard input."""
         (place := self.new()).write_bytes(given)
         with open(place, encoding="utf-8") as file, patch.object(sys, "stdin", file):
             ended = call([str(a) for a in arguments], 300)
@@ -167,7 +167,7 @@ def _batches(desk: Desk, kind: str) -> str:
 
 
 def _validated(desk: Desk, kind: str) -> str:
-    """What training says of its best weights is what a reading in as many rows finds."""
+    """Training reports of its best weights what a reading in as many rows finds."""
     result = json.loads((desk.run(kind) / "result.json").read_text())
     rows = result["provenance"]["config"]["training"]["validation_batch_size"]
     found = desk.evaluated(kind, "--split", "valid", "--batch-size", rows)
@@ -270,7 +270,7 @@ WAYS: dict[str, Callable[[Desk, str], str]] = {
     "drawn by a seed": _drawn,
     "exported": _exported,
 }
-"""What is asked for again, and how."""
+"""Commands that are given again, and how."""
 NOT_DRAWN = {"as a text", "from standard input", "line by line", "exported"}
 """Ways that need a text or a corpus by its folder."""
 TRIALS = [(kind, way) for kind in KINDS for way in WAYS if not (kind in DRAWN and way in NOT_DRAWN)]

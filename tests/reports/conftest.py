@@ -59,7 +59,7 @@ def evaluation(perplexity: float = 98.1, **changes: Any) -> dict[str, Any]:
 
 
 def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "queried value")) -> dict[str, Any]:
-    """What is paid above exact grows with the distance, up to `level`."""
+    """The cost above the exact one grows with the distance, up to `level`."""
     costs = {"tokens": 400, "nats": 4.0, "exact": 3.5, "excess": 0.5}
     spans = ((1, 4, 2.4, 0.25), (20, 49, 33.0, 0.5), (1000, None, 1400.0, 1.0))
     return {
@@ -73,7 +73,7 @@ def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "queried 
 
 
 def recency(gain: float = 0.0, new: float | None = 9.0) -> dict[str, Any]:
-    """What a token costs grows with the distance; `gain` is lower by so much near by, and by less farther away."""
+    """The cost of a token grows with the distance; `gain` is lower by so much near by, and by less farther away."""
     spans = ((1, 4, 2.4, 3.0, 1.0), (20, 49, 33.0, 4.0, 0.5), (1000, None, 1400.0, 7.0, 0.25))
     return {
         "new": {"tokens": 2000 if new is not None else 0, "nats": new},

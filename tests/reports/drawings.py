@@ -1,4 +1,4 @@
-"""What is in the SVG of a figure."""
+"""Contents of the SVG of a figure."""
 
 import re
 import xml.etree.ElementTree as ET

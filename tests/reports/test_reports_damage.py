@@ -1,4 +1,4 @@
-"""What cannot be shown is named on the page and in the terminal, the rest is shown, and nothing foreign becomes markup."""
+"""Damaged results are named on the page and in the terminal, the rest is shown, and nothing foreign becomes markup."""
 
 import json
 import re

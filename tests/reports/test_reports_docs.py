@@ -18,7 +18,7 @@ from backstory.results.validation import holds_other_keys, key_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 ELSEWHERE = ("explanation", "sample", "referee")
-"""What docs/reports.md and docs/referee.md describe."""
+"""Kinds that docs/reports.md and docs/referee.md describe."""
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 
 

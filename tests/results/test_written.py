@@ -1,4 +1,4 @@
-"""What is written of each kind: the keys that earlier versions wrote, and the same again once it is read."""
+"""Result files of each kind: the keys that earlier versions wrote, and the same again once it is read."""
 
 import json
 from collections.abc import Iterator

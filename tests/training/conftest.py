@@ -32,7 +32,7 @@ def quietly() -> Train:
 
 @contextmanager
 def counting() -> Iterator[At]:
-    """What calls a function once, right after so many more steps of any optimizer, until the block ends."""
+    """Call a function once, right after so many more steps of any optimizer, until the block ends."""
     handles = []
 
     def arrange(steps: int, action: Callable[[torch.optim.Optimizer], object]) -> None:
@@ -82,7 +82,7 @@ def stopped_once(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytes
 
 @pytest.fixture(scope="session")
 def not_stopped(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the run of `stopped_once` is where nothing stops it."""
+    """The run of `stopped_once` where nothing stops it."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     quietly(with_training(tiny_config, epochs=2), folder)
     return outcome(folder)

@@ -22,7 +22,7 @@ BUFFER = SpanBufferConfig(size=12, span=4)
 
 @pytest.fixture(scope="module")
 def base(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What runs begin with; none of them writes into it."""
+    """The run that others begin with; none of them writes into it."""
     folder = tmp_path_factory.mktemp("begin") / "base"
     quietly(with_training(tiny_config, epochs=2), folder)
     return folder

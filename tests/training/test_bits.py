@@ -1,4 +1,4 @@
-"""What is told of a run on characters or bytes, bits of each and no perplexity; and the first steps of recipes for them."""
+"""Output on a run over characters or bytes: bits of each and no perplexity; and the first steps of recipes for them."""
 
 import dataclasses
 import io

@@ -43,7 +43,7 @@ def children(process: subprocess.Popen) -> list[int]:
 
 
 def own_lines(said: str) -> list[str]:
-    """What it said itself, without the first line, which says what it is about to do."""
+    """Return its own output, without the first line, which says what it is about to do."""
     return [line for line in said.splitlines() if line.startswith("backstory: ") and ": training " not in line]
 
 

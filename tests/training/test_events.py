@@ -17,7 +17,7 @@ Train = Callable[..., dict]
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a run: (step, value) by name."""
+    """Scalars that TensorBoard shows of a run: (step, value) by name."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     shown = accumulator.EventAccumulator(str(folder / "tensorboard"))
     shown.Reload()

@@ -1,4 +1,4 @@
-"""What a run needs in memory: estimated from its settings, close to what is measured, and refused before it is taken."""
+"""Memory that a run needs: estimated from its settings, close to what is measured, and refused before it is taken."""
 
 import dataclasses
 import json

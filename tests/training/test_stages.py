@@ -1,4 +1,4 @@
-"""What follows a validation, without a model: schedule, trigger, fine-tuning and the end."""
+"""Steps after a validation, without a model: schedule, trigger, fine-tuning and the end."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: a tiny recipe and a space over it, and the command line in a process of its own."""
+"""Helpers of the tests of sweeps: a tiny recipe and a space over it, and the command line in a process of its own."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the machine fails is not a trial spent: full disks stop a sweep, which goes on with the same trial."""
+"""Faults of the machine spend no trial: full disks stop a sweep, which goes on with the same trial."""
 
 import io
 import subprocess

@@ -76,7 +76,7 @@ def _validate(parsed: Any) -> None:
 
 
 Action = tuple[str, Callable[[Sequence[str]], int]]
-"""What an action of a command does, in one phrase, and the function that does it."""
+"""Purpose of an action of a command, in one phrase, and the function that does it."""
 
 
 def dispatch(verb: str, actions: Mapping[str, Action], arguments: Sequence[str]) -> int:

@@ -70,7 +70,7 @@ FORMATS: dict[str, Write] = {
     ".tex": lambda document, runs, figures: latex(document, figures),
     ".csv": lambda document, runs, figures: tidy_csv(runs),
 }
-"""What writes a document and its runs, by the ending of the file; also given the paths of saved figures by their names."""
+"""Writers of a document and its runs, by the ending of the file; also given the paths of saved figures by their names."""
 _MARKS = {".md": MARKDOWN_MARK, ".tex": LATEX_MARK, ".csv": ",".join(COLUMNS)}
 """How a file of ours begins, or what it holds near its beginning."""
 

@@ -34,7 +34,7 @@ _SCORES = (
 )
 _TRAINING = ("valid_perplexity", "valid_nats", "parameters", "epochs", "best_epoch", "tokens_per_second")
 Figure = tuple[str, str, Any, Any, Any]
-"""What is measured, the metric, the value, and the ends of its interval."""
+"""Subject of the measure, the metric, the value, and the ends of its interval."""
 
 
 def tidy_csv(runs: Sequence[RunResults]) -> str:

@@ -60,7 +60,7 @@ class RunSummary:
     changed: str | None = None
     """Time of the last epoch, in UTC (ISO 8601)."""
     problem: str | None = None
-    """What is damaged."""
+    """Description of the damage."""
 
 
 def list_runs(folder: Path) -> list[RunSummary]:

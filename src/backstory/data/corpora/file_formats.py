@@ -339,4 +339,4 @@ UNREAD: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".npy", ".npz", ".pt", ".pth", ".bin", ".safetensors", ".pkl", ".pickle", ".h5", ".hdf5"), _DATA),
     **dict.fromkeys((".so", ".dll", ".exe", ".o", ".a", ".pyc", ".class", ".db", ".sqlite", ".feather", ".lz4"), _DATA),
 }
-"""What files are, and what to do with them, by suffix."""
+"""Kinds of files, and the advice on each, by suffix."""

@@ -34,9 +34,9 @@ class Panel:
     across: str
     up: str
     sentence: str
-    """What it found."""
+    """The finding."""
     printed: str
-    """What was published of the same; empty without it."""
+    """Published values of the same; empty without any."""
     note: str
     """How to read the picture."""
     results: Sequence[Examination]

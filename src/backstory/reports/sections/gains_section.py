@@ -46,7 +46,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Control:
-    """What a reading has to beat: its name, its score in nats, and in what alone it differs."""
+    """Control that a reading has to beat: its name, its score in nats, and in what alone it differs."""
 
     name: str
     nats: float
