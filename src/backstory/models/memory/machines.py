@@ -129,6 +129,11 @@ class Machine(ABC):
             zeros(batch_size, self.slots),
         )
 
+    def _content(self, slots: Slots, keys: Keys, later: Keys | None = None) -> tuple[Tensor, Tensor]:
+        """Return the cosines of slots and keys, and the weights of content alone; `later` as for `Slots.look`."""
+        cosine = slots.look(keys, later)
+        return cosine, content_weights(cosine, keys.strengths, self.addressing)
+
 
 @dataclass(frozen=True)
 class TuringMachine(Machine):
@@ -161,13 +166,11 @@ class TuringMachine(Machine):
         first, others = (Keys(vectors[:, part], strengths[:, part]) for part in (slice(0, 1), slice(1, None)))
         location = torch.sigmoid(gates), torch.softmax(shifts, 2), one_plus(sharpness)
 
-        cosine = slots.look(first, others)
-        content = content_weights(cosine, first.strengths, self.addressing)
+        cosine, content = self._content(slots, first, others)
         write = self._located(content, state.write_weights.unsqueeze(1), [x[:, :1] for x in location])[:, 0]
         erase = torch.sigmoid(erase)
         slots.write(write, erase, vector, None)
-        read_cosine = slots.look(others)
-        read_content = content_weights(read_cosine, others.strengths, self.addressing)
+        read_cosine, read_content = self._content(slots, others)
         weights = self._located(read_content, state.read_weights, [x[:, 1:] for x in location])
         if trace is not None:
             of_write, of_read = (cosine, content, write.unsqueeze(1)), (read_cosine, read_content, weights)
@@ -272,8 +275,7 @@ class NeuralComputer(Machine):
     ) -> MemoryState:
         slots, parts = slots or Slots(state.memory), self.interface(interface)
         retention = None if parts.free_gates is None else (1 - parts.free_gates * state.read_weights).prod(1)
-        cosine = slots.look(parts.write_key, parts.read_keys)
-        content = content_weights(cosine, parts.write_key.strengths, self.addressing)
+        cosine, content = self._content(slots, parts.write_key, parts.read_keys)
         write, usage = content[:, 0], None
         if parts.allocation_gate is not None:
             assert state.usage is not None and retention is not None
@@ -284,8 +286,7 @@ class NeuralComputer(Machine):
         write = parts.write_gate * write
         emptied = retention if self.deallocation else None
         slots.write(write, parts.erase, parts.vector, emptied)
-        read_cosine = slots.look(parts.read_keys)
-        read_content = content_weights(read_cosine, parts.read_keys.strengths, self.addressing)
+        read_cosine, read_content = self._content(slots, parts.read_keys)
         weights, precedence, link = read_content, None, None
         if parts.modes is not None:
             assert state.link is not None and state.precedence is not None
