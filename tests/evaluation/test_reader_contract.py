@@ -52,8 +52,8 @@ def ppm(inner: Reader, **fields: Any) -> CountingReader:
     return CountingReader(inner, settings, ppm_counts(settings, TYPES))
 
 
-def blend(inner: Reader, *others: Reader) -> MixtureReader:
-    return MixtureReader(inner, MixtureSettings(share=0.05), *others)
+def blend(inner: Reader, *others: Reader, **fields: Any) -> MixtureReader:
+    return MixtureReader(inner, MixtureSettings(share=0.05, **fields), *others)
 
 
 READERS: dict[str, Callable[[], Reader]] = {
@@ -94,6 +94,13 @@ READERS: dict[str, Callable[[], Reader]] = {
     "mixture of readers": lambda: blend(
         cache(StaticReader(lstm())), StaticReader(mixture()), ppm(StaticReader(lstm()))
     ),
+    "logistic": lambda: blend(ppm(ngram(cache(StaticReader(lstm())))), domain="logistic", step=0.05, context="length"),
+    "logistic by lengths over dynamic": lambda: blend(
+        cache(ppm(dynamic(lstm()))), domain="logistic", context="entropy", lengths=True
+    ),
+    "logistic over cache over learned, pointer": lambda: blend(
+        cache(ngram(learned(buffered()))), StaticReader(mixture()), domain="logistic", step=0.05
+    ),
     "tempered over mixture": lambda: TemperedReader(blend(cache(StaticReader(lstm()))), TemperedSettings(0.8)),
 }
 # A new kind that needs no more than a model joins by itself; a shuffled buffer needs several rows.
@@ -107,6 +114,7 @@ VARIANTS = {
     "wrapped learning", "cache over learning", "cache over tempered", "cache over dynamic", "cache over learned",
     "tempered over cache over dynamic, span buffer", "ngram alone, lines apart", "ngram over cache over dynamic",
     "cache over ppm over ngram, span buffer", "mixture over dynamic", "mixture of readers", "tempered over mixture",
+    "logistic by lengths over dynamic", "logistic over cache over learned, pointer",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""
 

@@ -70,6 +70,15 @@ class MixtureSettings:
     """Share of the weights that is dealt out equally after every token, so that they can follow a change."""
     rate: float = between(1.0, 0.001, 10.0)
     """Power of the likelihoods that multiply the weights; 1: Bayes' rule."""
+    domain: Literal["linear", "logistic"] = "linear"
+    """linear: a weighted sum; logistic: a weighted product of this sum and the predictions in it."""
+    step: float = between(0.002, 0.0, 1.0)
+    """With logistic: size of a step of the product's weights down the gradient of the code length."""
+    context: Literal["none", "entropy", "length"] = "none"
+    """With logistic: the product has a set of weights for every range of the sum's entropy, or of the lengths of contexts
+    that counts know."""
+    lengths: bool = False
+    """With logistic: a reader that counts takes part once for every length of its contexts."""
 
 
 @dataclass(frozen=True)

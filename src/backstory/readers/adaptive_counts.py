@@ -8,6 +8,8 @@ Of PPM's escapes, method C (Moffat 1990) has D = 0, Z = the count of h_k plus th
 (update exclusion), as in Kneser-Ney smoothing.
 """
 
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backstory.config import UserError
 from backstory.models import Prediction
 from backstory.readers.ngram_counts import NgramCounts
 
@@ -213,15 +216,24 @@ class CountedText:
         """Return p (V,) of every word at this place."""
         if self.smoothing.exclusion:
             return self._excluding()
+        return deque(self.by_length(), 1)[0]
+
+    def by_length(self) -> Iterator[np.ndarray]:
+        """Yield p (V,) of every word with contexts up to each length, from 0, that was seen; one array, which changes."""
+        if self.smoothing.exclusion:
+            raise UserError(
+                "PPM with exclusion has no predictions by length; give it exclusion=false, or the mixture lengths=false"
+            )
         p = np.full(self.types, 1 / self.types)
         if self._total:
             scale, left = self._unigram_scale()
             p = _discounted(self.unigrams, self.smoothing.discounts[0]) / scale + left * p
+        yield p
         for level in self._levels():
             words, counts = _arrays(level.counts)
             p *= level.left
             p[words] += _discounted(counts, level.discounts) / level.scale
-        return p
+            yield p
 
     def _unigram_scale(self) -> tuple[float, float]:
         kinds = (*self._kinds, self._distinct - sum(self._kinds))
@@ -291,8 +303,19 @@ class CountedTexts:
         return text
 
 
+class ByLength(Prediction):
+    """A prediction from counts, which has one for every length of context."""
+
+    @abstractmethod
+    def log_probs_by_length(self) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (L, B, T, V) with contexts up to each length, and the longest that is known (B, T) int64.
+
+        Raises UserError for counts that have no predictions by length.
+        """
+
+
 @dataclass(frozen=True)
-class AdaptivePrediction(Prediction):
+class AdaptivePrediction(ByLength):
     """Predictions of a text's counts at places in a block of it, computed when they are used."""
 
     texts: CountedTexts
@@ -314,6 +337,16 @@ class AdaptivePrediction(Prediction):
         for index, text in self._visit():
             p[index] = text.distribution()
         return log_tensor(p, self.rows.device).view(*self.rows.shape, -1)
+
+    def log_probs_by_length(self) -> tuple[Tensor, Tensor]:
+        p = np.empty((self.texts.longest + 1, self.rows.numel(), self.texts.types))
+        known = np.zeros(self.rows.numel(), np.int64)
+        for index, text in self._visit():
+            for length, of_length in enumerate(text.by_length()):
+                p[length, index], known[index] = of_length, length
+            p[known[index] + 1 :, index] = p[known[index], index]
+        log_probs = log_tensor(p, self.rows.device).view(len(p), *self.rows.shape, -1)
+        return log_probs, torch.from_numpy(known).to(self.rows.device).view(self.rows.shape)
 
     def select(self, rows: Tensor, times: Tensor) -> "AdaptivePrediction":
         ends, of = (x[rows, times].unsqueeze(1) for x in (self.ends, self.rows))

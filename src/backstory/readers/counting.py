@@ -17,7 +17,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction
-from backstory.readers.adaptive_counts import AdaptiveCounts, CountedTexts, Smoothing, log_tensor
+from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
@@ -99,7 +99,7 @@ class CountingReader(Reader):
 
 
 @dataclass(frozen=True)
-class NgramPrediction(Prediction):
+class NgramPrediction(ByLength):
     """The distribution of n-grams after the contexts at each position."""
 
     counts: NgramCounts
@@ -114,6 +114,10 @@ class NgramPrediction(Prediction):
         return log_tensor(self.counts.distribution(self._flat()), self.contexts.device).view(
             *self.contexts.shape[:2], -1
         )
+
+    def log_probs_by_length(self) -> tuple[Tensor, Tensor]:
+        tables = [log_tensor(p, self.contexts.device) for p in self.counts.by_length(self._flat())]
+        return torch.stack(tables).view(len(tables), *self.contexts.shape[:2], -1), (self.contexts != NOTHING).sum(2)
 
     def select(self, rows: Tensor, times: Tensor) -> "NgramPrediction":
         contexts = self.contexts[rows, times].unsqueeze(1)

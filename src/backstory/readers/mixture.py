@@ -3,6 +3,7 @@
     P_t(w) = sum_k v_k P_k(w),    u_k ~ v_k P_k(w_t)^rate,    v_k' = (1 - share) u_k + share / K
 
 The weights v at a position follow from the words before it, so that each word is scored with weights that have not seen it.
+With `domain=logistic` this sum is one factor of a weighted product (`logistic.py`).
 """
 
 import copy
@@ -19,13 +20,16 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
-from backstory.models import Interpolation, Prediction
+from backstory.models import Interpolation, Prediction, clone
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind
+from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
 
 SHARES = (1e-5, 1e-4, 5e-4, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares and rates that are tried."""
+PRODUCT = {"share": (0.002, 0.02), "rate": (1.0,), "step": (2e-4, 5e-4, 1e-3, 2e-3, 5e-3)}
+"""Values that are tried with `domain=logistic`, where each takes whole distributions."""
 
 
 @dataclass(frozen=True)
@@ -91,35 +95,53 @@ class MixtureReader(Reader):
             collects_blocks=all(one.collects_blocks or one.block_invariant for one in able),
         )
         self._weights = np.empty((0, len(self.names)))
+        self._exponents: Tensor | None = None
         self._pending: _Pending | None = None
 
     def start(self, batch_size: int) -> None:
         for reader in self.readers:
             reader.start(batch_size)
         self._weights = np.full((batch_size, len(self.names)), 1 / len(self.names))
-        self._pending = None
+        self._exponents = self._pending = None
 
-    def predict(self, tokens: Tensor) -> WeightedMixture:
+    def predict(self, tokens: Tensor) -> WeightedMixture | TablePrediction:
         predictions = [reader.predict(tokens) for reader in self.readers]
-        experts, on = experts_of(self.readers, predictions, tokens)
+        experts, shares = experts_of(self.readers, predictions, tokens)
+        on = taking_part(shares)
         # The targets that are known already; the last position's is not, and nothing depends on it here.
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
         scores = self.scores_of(experts, following)
         weights, _ = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
-        self._pending = _Pending(following, experts, on, scores)
-        log_weights = torch.from_numpy(_log(weights).astype(np.float32)).to(tokens.device)
-        return WeightedMixture(predictions[0].activations, experts, log_weights, predictions[0])
+        linear = WeightedMixture(
+            predictions[0].activations, experts, _tensor(_log(weights), tokens.device), predictions[0]
+        )
+        if self.settings.domain == "linear":
+            self._pending = _Pending(following, experts, on, scores)
+            return linear
+        factors = factors_of(self.settings, experts, _tensor(weights, tokens.device), shares)
+        mixed = self._mix(factors, following)
+        self._pending = _Pending(following, experts, on, scores, factors, mixed)
+        return TablePrediction(linear.activations, mixed.table, linear)
+
+    def _mix(self, factors: Factors, targets: Tensor) -> Mixed:
+        with self.precision.context(targets.device):
+            return mix(factors, targets, self._exponents, self.settings.step)
 
     def observe(self, targets: Tensor) -> None:
         if self._pending is not None:
-            following, experts, on, scores = vars(self._pending).values()
-            if torch.equal(following[:, :-1], targets[:, :-1]):
+            following, experts, on, scores, factors, mixed = vars(self._pending).values()
+            known = torch.equal(following[:, :-1], targets[:, :-1])
+            if known:
                 rows = torch.arange(len(targets), device=targets.device)
                 last = tuple(expert.select(rows, torch.full_like(rows, targets.shape[1] - 1)) for expert in experts)
                 scores = np.concatenate([scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
             else:
                 scores = self.scores_of(experts, targets)
-            self._weights = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)[1]
+            along, self._weights = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
+            if factors is not None and mixed is not None:
+                if not known:
+                    mixed = self._mix(replace(factors, weights=_tensor(along, targets.device)), targets)
+                self._exponents = mixed.relearned(targets[:, -1], self.settings.step)
             self._pending = None
         for reader in self.readers:
             reader.observe(targets)
@@ -130,12 +152,14 @@ class MixtureReader(Reader):
             return torch.stack([expert.log_prob(targets) for expert in experts], 2).double().cpu().numpy()
 
     def snapshot(self) -> Any:
-        return [reader.snapshot() for reader in self.readers], torch.from_numpy(self._weights.copy())
+        linear = [reader.snapshot() for reader in self.readers], torch.from_numpy(self._weights.copy())
+        return linear if self.settings.domain == "linear" else (*linear, clone(self._exponents))
 
     def restore(self, snapshot: Any) -> None:
         for reader, of_reader in zip(self.readers, snapshot[0], strict=True):
             reader.restore(of_reader)
         self._weights, self._pending = snapshot[1].cpu().numpy().copy(), None
+        self._exponents = clone(snapshot[2]) if self.settings.domain == "logistic" else None
 
     def fork(self) -> Self:
         other = copy.copy(self)
@@ -144,9 +168,12 @@ class MixtureReader(Reader):
         return other
 
     def facts(self) -> dict[str, Any]:
-        """Return the weights at the end of what was read, the mean of the rows."""
+        """Return the weights at the end of what was read, the mean of the rows; with logistic also the product's, by set."""
         weights = self._weights.mean(0).tolist() if len(self._weights) else [1 / len(self.names)] * len(self.names)
-        return {"experts": self.names, "weights": [round(weight, 6) for weight in weights]}
+        facts = {"experts": self.names, "weights": [round(weight, 6) for weight in weights]}
+        if self._exponents is not None:
+            facts["exponents"] = [[round(a, 4) for a in each] for each in self._exponents.mean(0).tolist()]
+        return facts
 
 
 @dataclass(frozen=True)
@@ -157,6 +184,8 @@ class _Pending:
     experts: tuple[Prediction, ...]
     on: np.ndarray
     scores: np.ndarray
+    factors: Factors | None = None
+    mixed: Mixed | None = None
 
 
 def _names(reader: Reader) -> list[str]:
@@ -168,22 +197,35 @@ def _names(reader: Reader) -> list[str]:
 
 def experts_of(
     readers: Sequence[Reader], predictions: Sequence[Prediction], tokens: Tensor
-) -> tuple[tuple[Prediction, ...], np.ndarray]:
-    """Return the predictions that readers are made of, and whether each takes part at a position, (B, T, K) bool."""
+) -> tuple[tuple[Prediction, ...], Tensor]:
+    """Return the predictions that readers are made of, and the share of each in its own reader's prediction, (B, T, K).
+
+    The share is that of the interpolation with the reader below alone, and 1 for the innermost; 0: it takes no part.
+    """
     experts: list[Prediction] = []
-    on: list[Tensor] = []
+    shares: list[Tensor] = []
     for reader, prediction in zip(readers, predictions, strict=True):
-        own, parts, reached = [], [], torch.ones_like(tokens, dtype=torch.bool)
+        own, parts, reached = [], [], torch.ones_like(tokens, dtype=torch.float32)
         while reader.interpolates and reader.inner is not None:
             assert isinstance(prediction, Interpolation), f"the reader {reader.name} says that it interpolates"
             log_q, log_p = prediction.log_gates()
             own.append(prediction.q)
-            parts.append(reached & (log_q > -torch.inf))
-            reached = reached & (log_p > -torch.inf)
+            parts.append(reached * log_q.exp())
+            reached = reached * (log_p > -torch.inf)
             reader, prediction = reader.inner, prediction.p
         experts += [prediction, *reversed(own)]
-        on += [reached, *reversed(parts)]
-    return tuple(experts), torch.stack(on, 2).cpu().numpy()
+        shares += [reached, *reversed(parts)]
+    return tuple(experts), torch.stack(shares, 2)
+
+
+def taking_part(shares: Tensor) -> np.ndarray:
+    """Return whether each expert takes part at a position, (B, T, K) bool."""
+    return (shares > 0).cpu().numpy()
+
+
+def factors_of(settings: MixtureSettings, experts: Sequence[Prediction], weights: Tensor, shares: Tensor) -> Factors:
+    """Return what the product is made of; weights of the sum (R, T, K)."""
+    return Factors(experts, weights, shares, settings.lengths, settings.context)
 
 
 def weights_along(
@@ -206,31 +248,48 @@ def weights_along(
     return along, weights
 
 
+def _tensor(weights: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(weights.astype(np.float32)).to(device)
+
+
 def _log(weights: np.ndarray) -> np.ndarray:
     return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
 
 
 class MixtureScorer:
-    """Scores every share and rate from one reading with the reader inside."""
+    """Scores all settings from one reading with the reader inside."""
 
     def __init__(self, inner: Reader, values: Mapping[str, Sequence[Any]], tokens: int) -> None:
         """Raises UserError for settings out of range, and where there is nothing to blend."""
-        values = {"share": SHARES, "rate": RATES} | dict(values)
-        tried = itertools.product(values["share"], values["rate"])
-        self.points = [conforming(MixtureSettings(*point), "the grid") for point in tried]
+        logistic = "logistic" in values.get("domain", ())
+        values = {**(PRODUCT if logistic else {"share": SHARES, "rate": RATES}), **values}
+        points = (dict(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
+        self.points = [conforming(MixtureSettings(**point), "the grid") for point in points]
+        if len({replace(point, share=1.0, rate=1.0, step=1.0) for point in self.points}) > 1:
+            raise UserError("a grid of the reader mixture has one domain, one context and one lengths; tune for each")
         self.reader, self.tokens = MixtureReader(inner, self.points[0]), tokens
-        self._share = np.array([[point.share] for point in self.points])
-        self._rate = np.array([[point.rate] for point in self.points])
+        self._share, self._rate, self._step = (
+            np.array([[getattr(point, name)] for point in self.points]) for name in ("share", "rate", "step")
+        )
         self._weights = np.full((len(self.points), len(self.reader.names)), 1 / len(self.reader.names))
+        self._exponents: Tensor | None = None
         self._nats = np.zeros(len(self.points))
 
     def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        experts, on = experts_of(self.reader.readers, [prediction], block.tokens)
-        scores = self.reader.scores_of(experts, block.targets)
+        experts, shares = experts_of(self.reader.readers, [prediction], block.tokens)
+        scores, on = self.reader.scores_of(experts, block.targets), taking_part(shares)
         shape = (len(self.points), *scores.shape[1:])
         scores, on = np.broadcast_to(scores, shape), np.broadcast_to(on, shape)
         along, self._weights = weights_along(scores, on, self._weights, self._share, self._rate)
-        self._nats -= np.logaddexp.reduce(_log(along) + scores, 2).sum(1)
+        if self.points[0].domain == "linear":
+            self._nats -= np.logaddexp.reduce(_log(along) + scores, 2).sum(1)
+            return
+        device, targets = block.tokens.device, block.targets.expand(len(self.points), -1)
+        factors = factors_of(self.points[0], experts, _tensor(along, device), shares)
+        with self.reader.precision.context(device):
+            mixed = mix(factors, targets, self._exponents, _tensor(self._step, device))
+        self._exponents = mixed.weights
+        self._nats -= mixed.table.gather(2, targets[..., None]).double().sum((1, 2)).cpu().numpy()
 
     def scores(self) -> list[tuple[MixtureSettings, float]]:
         return list(zip(self.points, (self._nats / self.tokens).tolist(), strict=True))
@@ -242,5 +301,7 @@ KIND = ReaderKind(
     lambda context, settings: MixtureReader(context.wrapped(), settings),
     MixtureSettings,
     wraps=True,
+    identity=("domain", "context", "lengths"),
     grid_scorer=lambda context, values, tokens: MixtureScorer(context.wrapped(), values, tokens),
+    unused=lambda settings: () if settings.domain == "logistic" else ("step", "context", "lengths"),
 )

@@ -6,7 +6,8 @@ h' is h without its first word; gamma(h) is what the discounts leave over. The l
 shorter ones how many different words come before them.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,7 +126,12 @@ class NgramCounts:
 
     def distribution(self, contexts: np.ndarray) -> np.ndarray:
         """Return p (N, V) of every word after contexts (N, order - 1); the words that follow them are all that is touched."""
+        return deque(self.by_length(contexts), 1)[0]
+
+    def by_length(self, contexts: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield p (N, V) with contexts (N, order - 1) up to each length, from 0; one array, which changes."""
         p = np.repeat(self.base[None], len(contexts), 0)
+        yield p
         for table, ids in zip(self.tables, contexts.T, strict=True):
             rows = np.flatnonzero(ids != NOTHING)
             p[rows] *= table.left[ids[rows], None]
@@ -133,7 +139,7 @@ class NgramCounts:
             # The index of every n-gram of these contexts, range after range.
             grams = np.repeat(begin - np.cumsum(size) + size, size) + np.arange(size.sum())
             p[np.repeat(rows, size), table.keys[grams] % self.types] += table.shares(np.repeat(ids[rows], size), grams)
-        return p
+            yield p
 
     def followers(self, context: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """Return the words that follow a context of one word or more, and their counts."""

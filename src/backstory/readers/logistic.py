@@ -1,0 +1,160 @@
+"""Logistic mixing of predictions (Mattern 2012): a weighted product, with weights that follow the code length.
+
+    P(w) = exp(sum_i a_i log E_i(w)) / Z,    a_i' = a_i + step (log E_i(w_t) - sum_w P(w) log E_i(w))
+
+Z sums over the whole vocabulary, and the step goes down the gradient of -log P(w_t). E_0 is the linear mixture, which begins
+with a = 1. The others are (1 - l) P_1 + l P_k with the own share l of a reader, and begin with 0: a cache gives most words
+nothing, and a product would rule them out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backstory.models import Prediction
+from backstory.models.kernels.linear_log_prob import CHUNK
+from backstory.readers.adaptive_counts import ByLength
+
+LEAST = 1e-30
+"""A probability counts as no less than this in a product."""
+EDGES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
+"""Entropies of the linear mixture, in nats, that divide the positions among sets of weights."""
+LENGTHS = 12
+"""Contexts that are longer share a set."""
+SETS = {"none": 1, "entropy": len(EDGES) + 1, "length": LENGTHS + 1}
+
+
+@dataclass(frozen=True)
+class TablePrediction(Prediction):
+    """Log-probabilities of all words."""
+
+    table: Tensor
+    """(B, T, V), normalised."""
+    inner: Prediction
+    """Prediction of the first reader itself."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return self.table.gather(2, targets[..., None])[..., 0]
+
+    def log_probs(self) -> Tensor:
+        return self.table
+
+    def select(self, rows: Tensor, times: Tensor) -> "TablePrediction":
+        table, inner = self.table[rows, times].unsqueeze(1), self.inner.select(rows, times)
+        return TablePrediction(self._selected(rows, times), table, inner)
+
+    def parts(self) -> dict[str, Prediction]:
+        """Return the first reader's prediction, `p`."""
+        return {"p": self.inner}
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What is multiplied, E of them: the linear mixture of K predictions, and each of these interpolated with the first."""
+
+    predictions: Sequence[Prediction]
+    """Of shape (B, T) over V words."""
+    weights: Tensor
+    """(R, T, K): v, the weights of the linear mixture; R is B, or any number of mixtures of one text."""
+    shares: Tensor
+    """(B, T, K): l of every prediction; 1: it stands alone."""
+    by_length: bool = False
+    """A prediction from counts gives a factor for every length of its contexts."""
+    context: str = "none"
+    """What the set of weights depends on: `none`, `entropy` or `length`."""
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield log E (t, R, E, V) and the number of the set (t, R), a few steps at a time."""
+        rows, steps = self.shares.shape[:2]
+        size, begin = 1, 0
+        while begin < steps:
+            end = min(begin + size, steps)
+            logs, sets = self._at(torch.arange(rows).repeat_interleave(end - begin), begin, end)
+            yield logs, sets
+            begin, size = end, max(1, CHUNK // logs[0].numel())
+
+    def _at(self, rows: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        device, shape = self.shares.device, (self.shares.shape[0], end - begin)
+        rows, times = rows.to(device), torch.arange(begin, end, device=device).repeat(shape[0])
+        whole = end - begin == self.shares.shape[1]
+        v, shares = self.weights[:, begin:end, :, None], self.shares[:, begin:end, :, None]
+        linear, first, factors, known = torch.zeros((), device=device), None, [], None
+        for k, prediction in enumerate(self.predictions):
+            part = prediction if whole else prediction.select(rows, times)
+            tables, lengths = self._tables(part)
+            tables = [table.view(*shape, -1) for table in tables]
+            known = lengths.view(shape) if lengths is not None else known
+            first = tables[-1] if first is None else first
+            linear = linear + v[:, :, k] * tables[-1]
+            share = shares[:, :, k]
+            factors += [torch.lerp(first, table, share) if k else table for table in tables]
+        logs = torch.stack([linear, *(factor.expand_as(linear) for factor in factors)], 2).clamp_min_(LEAST).log_()
+        return logs.transpose(0, 1), self._sets(logs[:, :, 0], known).t()
+
+    def _tables(self, prediction: Prediction) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the probabilities of all words, of each length of context, and the longest length known, if there are any."""
+        if (self.by_length or self.context == "length") and isinstance(prediction, ByLength):
+            log_probs, lengths = prediction.log_probs_by_length()
+            return [*(log_probs if self.by_length else log_probs[-1:]).exp()], lengths
+        return [prediction.log_probs().exp()], None
+
+    def _sets(self, linear: Tensor, lengths: Tensor | None) -> Tensor:
+        if self.context == "entropy":
+            entropy = -(linear.exp() * linear).sum(2)
+            return torch.bucketize(entropy, torch.tensor(EDGES, device=linear.device))
+        if self.context == "length" and lengths is not None:
+            return lengths.clamp_max(LENGTHS).expand(linear.shape[:2])
+        return torch.zeros(linear.shape[:2], dtype=torch.long, device=linear.device)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A block that was mixed; what follows its last position may not have been known."""
+
+    table: Tensor
+    """(R, T, V): log P."""
+    weights: Tensor
+    """(R, S, E): a after the block, of every set."""
+    last: tuple[Tensor, ...]
+    """Of the last position: log E (R, E, V), the set (R,), and a and its gradient's second term, each (R, E)."""
+
+    def relearned(self, targets: Tensor, step: Tensor | float) -> Tensor:
+        """Return the weights (R, S, E) after the block if these targets (R,) follow it."""
+        logs, sets, before, expected = self.last
+        weights = self.weights.clone()
+        weights[torch.arange(len(weights)), sets] = before + step * (_at(logs, targets) - expected)
+        return weights
+
+
+@torch.no_grad()
+def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor | float) -> Mixed:
+    """Mix a block, and learn after each position from its target; targets (R, T); `step` may be (R, 1).
+
+    The weights (R, S, E) are those before it, None at the beginning of a text.
+    """
+    tables, place, last = [], 0, ()
+    rows = torch.arange(len(targets))
+    for logs, sets in factors.pieces():
+        if weights is None:
+            weights = logs.new_zeros(len(targets), SETS[factors.context], logs.shape[2])
+            weights[..., 0] = 1
+        elif not place:
+            weights = weights.clone()
+        gold = targets[:, place : place + len(logs)].t()
+        for log, each, target in zip(logs, sets, gold, strict=True):
+            a = weights[rows, each]
+            scores = torch.log_softmax((a[:, None] @ log)[:, 0], 1)
+            expected = (log @ scores.exp()[..., None])[..., 0]
+            weights[rows, each] = a + step * (_at(log, target) - expected)
+            tables.append(scores)
+            last = log, each, a, expected
+        place += len(logs)
+    assert weights is not None
+    return Mixed(torch.stack(tables, 1), weights, last)
+
+
+def _at(logs: Tensor, targets: Tensor) -> Tensor:
+    """Return log E (R, E) of the targets (R,)."""
+    return logs[torch.arange(len(targets)), :, targets]
