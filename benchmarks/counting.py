@@ -1,10 +1,12 @@
 """Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
 
-    python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts ngrams ppm stacks] --out results/benchmark-counting.json
+    python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts PART ...] --out results/benchmark-counting.json
 
 `ngrams` counts Penn Treebank and reads its validation and test splits, alone and with a unigram cache tuned on validation.
-`ppm` reads the first bytes of enwik8, beside gzip, bzip2 and xz. `stacks` puts readers around trained runs, one around the
-other, tuned on the beginning of validation, and reads the test split. Parts and runs that are not named are kept from the file.
+`ppm` reads the first bytes of enwik8, beside gzip, bzip2 and xz; `megabyte` codes its first million with the settings that are
+best on the second, and decodes them. `stacks` puts readers around trained runs, one around the other, tuned on the beginning of
+validation, and reads the test split, with the mixture and with logistic mixing. Parts and runs that are not named are kept from
+the file.
 
 The runs of results/benchmark-counting.json: backstory train demo --seed 1 (2, 3) --epochs 3 --training.decay-epochs 2.
 """
@@ -27,15 +29,19 @@ import torch
 from figures import write
 
 import backstory as bs
+from backstory.codec.range_coder import Coder, Decoder, Encoder
+from backstory.codec.shares import cumulative_shares
 from backstory.config import TextConfig
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.data import prepare
+from backstory.readers.adaptive_counts import CountedText, Smoothing
 from backstory.readers.counting import Counts, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.readers.registry import parse_stack
 from backstory.storage.provenance import commit
 from backstory.tuning.preparation import tune_reader
 
+PARTS = ("ngrams", "ppm", "megabyte", "stacks")
 BLOCK = 256
 WINDOWS, SHARES = (500, 2000, 5000, 20_000), (0.02, 0.05, 0.1, 0.15, 0.2)
 BYTES = 500_000
@@ -45,8 +51,12 @@ PPMS = [
     *(PPMSettings(4, "c", exclusion=exclusion) for exclusion in (False, True)),
     PPMSettings(5, "d", 0.8),
 ]
+MEGABYTE = 1_000_000
+TRIED = [PPMSettings(order, "d", discount) for order, discount in ((5, 0.8), (5, 0.9), (6, 0.85), (6, 0.9))]
+"""For the first million bytes of enwik8."""
 LAYERS = ("cache:window=2000", "ngram", "ppm:order=3,discount=0.8", "mixture")
 """Around the model, the innermost first. What is not typed is tuned, layer by layer."""
+PRODUCT = (*LAYERS[:-1], "mixture:domain=logistic,share=0.02")
 
 
 def scores(counts: Counts, ids: np.ndarray, start: int) -> np.ndarray:
@@ -163,6 +173,45 @@ def ppm(data: Path) -> dict[str, Any]:
     }
 
 
+def code_bytes(coder: Coder, setting: PPMSettings, size: int, text: bytes = b"") -> bytes:
+    """Code so many bytes by PPM alone, and return them: an encoder is given the text, a decoder finds it."""
+    smoothing = Smoothing.ppm(setting.order, setting.escape, setting.discount, setting.exclusion)
+    counts, coded = CountedText(256, setting.order, smoothing), bytearray()
+    for place in range(size):
+        shares = cumulative_shares(torch.from_numpy(np.log(counts.distribution()))[None], "ppm")[0]
+        coded.append(coder.choose(shares, text[place] if text else 0))
+        counts.append(coded[-1])
+    return bytes(coded)
+
+
+def search_second(enwik8: bytes) -> list[tuple[PPMSettings, float]]:
+    """Return bits per byte of the second million bytes with every setting that is tried."""
+    ids = np.frombuffer(enwik8[MEGABYTE : 2 * MEGABYTE], np.uint8)
+    return [(s, -float(scores(ppm_counts(s, 256), ids, 10).mean()) / math.log(2)) for s in TRIED]
+
+
+def megabyte(data: Path) -> dict[str, Any]:
+    """Code the first million bytes of enwik8, with nothing trained before, and decode them."""
+    enwik8 = next(data.glob("enwik8*/enwik8*")).read_bytes()
+    text, rows = enwik8[:MEGABYTE], search_second(enwik8)
+    best = min(rows, key=lambda row: row[1])[0]
+    encoder, began = Encoder(), time.process_time()
+    code_bytes(encoder, best, len(text), text)
+    code, encoded = encoder.finish(), time.process_time()
+    if code_bytes(Decoder(code), best, len(text)) != text:
+        raise SystemExit("the code does not decode to the text")
+    return {
+        "bytes": len(text),
+        "search": [{"order": s.order, "discount": s.discount, "bits_per_byte": bits} for s, bits in rows],
+        "order": best.order,
+        "discount": best.discount,
+        "code_bytes": len(code),
+        "bits_per_byte": 8 * len(code) / len(text),
+        "decoded": True,
+        "seconds": {"encoding": round(encoded - began), "decoding": round(time.process_time() - encoded)},
+    }
+
+
 def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Test perplexity of every layer around trained runs, from one audited reading each; layers are tuned on validation."""
     rows = [row for row in known if row["run"] not in {run.name for run in runs}]
@@ -174,12 +223,17 @@ def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, A
             figures = bs.evaluate(place, split="test", reader=LAYERS).figures
             layers = {gain.name: math.exp(gain.nats_per_token) for gain in figures.gains or ()}
             audited = figures.audit is not None and figures.audit.passed
+            tune_reader(place, parse_stack(PRODUCT), "valid", 5000)
+            product = bs.evaluate(place, split="test", reader=PRODUCT).figures
+            layers["logistic"] = math.exp(product.nats_per_token)
+            audited = audited and product.audit is not None and product.audit.passed
             training = json.loads((run / "result.json").read_text())["figures"]
             row = {
                 "run": run.name,
                 "test": layers,
                 "audit": audited,
                 "readers": list(figures.readers or ()),
+                "logistic": (product.readers or ())[-1],
             }
             rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens})
             print(rows[-1], flush=True)
@@ -193,14 +247,18 @@ def main() -> None:
     parser.add_argument(
         "--parts",
         nargs="+",
-        choices=["ngrams", "ppm", "stacks"],
-        default=["ngrams", "ppm", "stacks"],
+        choices=PARTS,
+        default=PARTS,
     )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     known = json.loads(args.out.read_text()) if args.out.is_file() else {}
-    figures = {name: known[name] for name in ("ngrams", "ppm", "stacks") if name in known}
-    parts = {"ngrams": lambda: ngrams(args.data), "ppm": lambda: ppm(args.data)}
+    figures = {name: known[name] for name in PARTS if name in known}
+    parts = {
+        "ngrams": lambda: ngrams(args.data),
+        "ppm": lambda: ppm(args.data),
+        "megabyte": lambda: megabyte(args.data),
+    }
     parts["stacks"] = lambda: stacks(args.runs, figures.get("stacks", {}).get("rows", []))
     for name in args.parts:
         figures[name] = parts[name]() | {"commit": commit()}
