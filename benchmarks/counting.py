@@ -56,7 +56,7 @@ TRIED = [PPMSettings(order, "d", discount) for order, discount in ((5, 0.8), (5,
 """For the first million bytes of enwik8."""
 LAYERS = ("cache:window=2000", "ngram", "ppm:order=3,discount=0.8", "mixture")
 """Around the model, the innermost first. What is not typed is tuned, layer by layer."""
-PRODUCT = (*LAYERS[:-1], "mixture:domain=logistic,share=0.02")
+PRODUCT = (*LAYERS[:-1], "mixture:domain=logistic")
 
 
 def scores(counts: Counts, ids: np.ndarray, start: int) -> np.ndarray:
@@ -233,7 +233,7 @@ def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, A
                 "test": layers,
                 "audit": audited,
                 "readers": list(figures.readers or ()),
-                "logistic": (product.readers or ())[-1],
+                "logistic": list(product.readers or ())[-1],
             }
             rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens})
             print(rows[-1], flush=True)

@@ -28,7 +28,7 @@ from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
 SHARES = (1e-5, 1e-4, 5e-4, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares and rates that are tried."""
-PRODUCT = {"share": (0.002, 0.02), "rate": (1.0,), "step": (5e-4, 1e-3, 2e-3, 5e-3, 1e-2)}
+PRODUCT = {"share": (0.02, 0.1), "rate": (0.1, 0.25, 1.0), "step": (1e-3, 2e-3, 5e-3, 1e-2)}
 """Values that are tried with `domain=logistic`, where each takes whole distributions."""
 
 
