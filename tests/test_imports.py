@@ -5,6 +5,7 @@ import json
 import resource
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def imported(source: str, package: str) -> set[str]:
     return found
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     package = ".".join(["backstory", *path.relative_to(PACKAGE).parent.parts])
     return imported(path.read_text(encoding="utf-8"), package)
@@ -175,8 +177,11 @@ for name in ("sgd", "adam", "adamw", "nadam"):
 """
 
 
-def test_optuna_and_the_compiler_of_torch_are_imported_late() -> None:
+def test_optuna_transformers_and_the_compiler_of_torch_are_imported_late() -> None:
     users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
     assert users == {"tuning"}
-    modules = loaded_by(f"import backstory.tuning.sweeps, backstory.cli.sweep, backstory.cli.ls{STEPS}")
-    assert "torch" in modules and modules & {"optuna", "sympy"} == set()  # sympy comes with torch._dynamo
+    verbs = "backstory.cli.sweep, backstory.cli.ls, backstory.cli.export"
+    modules = loaded_by(f"import backstory.api, backstory.tuning.sweeps, {verbs}{STEPS}")
+    assert (
+        "torch" in modules and modules & {"optuna", "transformers", "sympy"} == set()
+    )  # sympy comes with torch._dynamo

@@ -14,7 +14,7 @@ import pytest
 from commands import Command, piped
 from rich.console import Console
 from runs import with_model
-from tiers import several
+from tiers import fast_then_full, several
 
 from backstory.config import MDMConfig, NTMConfig, RunConfig, SpanBufferConfig
 from backstory.reports import result_from
@@ -200,7 +200,7 @@ def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk:
     )
 
 
-@pytest.mark.parametrize("core", [NTMConfig, MDMConfig])
+@pytest.mark.parametrize("core", fast_then_full([NTMConfig, MDMConfig], [MDMConfig]))
 def test_an_external_memory(
     core: type[NTMConfig | MDMConfig], command: Command, tiny_config: RunConfig, desk: Path
 ) -> None:

@@ -51,7 +51,7 @@ def test_a_mistake_in_a_real_process(desk: Path) -> None:
     assert not (desk / "runs").exists()
 
 
-@pytest.mark.parametrize("arguments", fast_then_full([["ls"], ["train", "--help"]], [["ls"]]))
+@pytest.mark.parametrize("arguments", fast_then_full([["ls"], ["train", "--help"]], [["train", "--help"]]))
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], desk: Path) -> None:
     command = process(*arguments)
     assert command.stdout is not None and command.stderr is not None

@@ -246,10 +246,14 @@ def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path
         ({"text": "a b"}, "TEXT goes with one corpus at most"),
         ({"corpus": []}, "no corpus is named"),
         ({"corpus": ["a/cats.txt", "b/cats.txt"]}, "two corpora are called cats.txt"),
-        ({"corpus": ["stdlib", "nowhere.txt"]}, "nowhere.txt"),
+        ({"corpus": ["cats.txt", "nowhere.txt"]}, "nowhere.txt"),
     ],
 )
-def test_corpora_that_cannot_be_read_together(options: dict, says: str, folder: Path, tmp_path: Path) -> None:
+def test_corpora_that_cannot_be_read_together(
+    options: dict, says: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cats.txt").write_text("the cat sat on the mat .\n" * 200)
     with pytest.raises(UserError, match=says):
         bs.evaluate(f"hf:{folder}", **{"corpus": ["recall", "stdlib"], "out": tmp_path / "out"} | options)
     assert not (tmp_path / "out").exists()

@@ -304,9 +304,3 @@ def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> Non
         "the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",
         "backstory: the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",
     ]
-
-
-def test_transformers_are_not_loaded_before_they_are_needed() -> None:
-    code = "import backstory, backstory.api, backstory.cli.export, sys; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -409,7 +409,7 @@ def wait_until_no_child_is_left() -> None:
 def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """SIGKILL again and again: the processes end with it, and the figures are those of an undisturbed reproduction."""
     write(slow())
-    for epochs in (1, 8, 16):
+    for epochs in (1, 8):
         running = start("suite.yaml", "--processes", "2")
         wait_until_some_run_has(desk, epochs, running)
         running.kill()

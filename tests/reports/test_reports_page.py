@@ -69,6 +69,14 @@ def flat(page: Page) -> str:
     return " ".join(page.text.split())
 
 
+@pytest.fixture
+def evaluated(run: Any, made: Any) -> Any:
+    """Write a run folder with an evaluation alone: its page has no figures, which take most of the time."""
+    return lambda folder="demo", **more: run(
+        folder, {"evaluate-test": made.result("evaluation", made.evaluation())}, metrics="", **more
+    )
+
+
 def test_one_run(run: Any) -> None:
     html = render([run()])
     page = Page(html)
@@ -155,11 +163,11 @@ def test_several_runs_are_compared(run: Any, made: Any) -> None:
     ],
 )
 def test_runs_that_do_not_compare_are_not_ranked(
-    run: Any, made: Any, figures: dict[str, Any], corpus: dict[str, Any], warned: bool
+    run: Any, evaluated: Any, made: Any, figures: dict[str, Any], corpus: dict[str, Any], warned: bool
 ) -> None:
     other = {"evaluate": made.result("evaluation", made.evaluation(80.0, **figures))}
     other["evaluate"]["provenance"]["corpus"] |= corpus
-    page = Page(render([run(), run("other", results=other, name="other", metrics="")]))
+    page = Page(render([evaluated(), run("other", results=other, name="other", metrics="")]))
     assert "reads best" not in page.text
     assert ("they do not compare" in page.text) == warned
 
@@ -305,17 +313,18 @@ def test_what_is_said_of_a_passage(reader: str, says: str, made: Any) -> None:
     assert passage_summary(result_from(json.dumps(later), "x")) == ""
 
 
-def test_settings_that_differ_are_set_side_by_side(run: Any) -> None:
+def test_settings_that_differ_are_set_side_by_side(evaluated: Any) -> None:
     config = "text:\n  corpus: stdlib\nmodel:\n  core: {layers: 1}\ntraining:\n  epochs: 3\nseed: 1\n"
-    page = Page(render([run(), run("b", name="b", config=config), run("c", name="c", config=config + "extra: {}\n")]))
+    more = config + "extra: {}\n"
+    page = Page(render([evaluated(), evaluated("b", name="b", config=config), evaluated("c", name="c", config=more)]))
     assert ["Setting", "demo", "b", "c"] in page.rows
     assert ["model.core.layers", "–", "1", "1"] in page.rows and ["extra", "–", "–", "none"] in page.rows
     assert not any(row[0] in ("text.corpus", "seed") for row in page.rows)
 
 
 @pytest.mark.parametrize("config", ["a: [1", "- 1\n", "", "a: 1\na: 2\n: :"])
-def test_settings_that_cannot_be_read_are_named_and_those_of_a_result_are_compared(config: str, run: Any) -> None:
-    page = Page(render([run(), run("b", config=config)]))
+def test_settings_that_cannot_be_read_are_named_and_those_of_a_result_are_compared(config: str, evaluated: Any) -> None:
+    page = Page(render([evaluated(), evaluated("b", config=config)]))
     assert "b/config.yaml" in page.text and ["text.corpus", "stdlib", "stdlib"] not in page.rows
 
 
@@ -378,17 +387,17 @@ def test_the_same_files_give_the_same_page(run: Any) -> None:
     assert render(folders) == render(folders)
 
 
-def test_runs_of_one_name_are_told_apart_and_one_run_is_shown_once(run: Any) -> None:
-    first, second = run("x/demo"), run("y/demo")
+def test_runs_of_one_name_are_told_apart_and_one_run_is_shown_once(evaluated: Any) -> None:
+    first, second = evaluated("x/demo"), evaluated("y/demo")
     page = Page(render([first, second, first / ".." / "demo"]))
     assert page.headings[0] == ("h1", "demo and demo (2)")
     assert sum(row[0].startswith("demo") and "static" in row for row in page.rows) == 2
 
 
-def test_write_replaces_whole_and_leaves_nothing_else(run: Any, tmp_path: Path) -> None:
-    folder, out = run(), tmp_path / "out" / "report.html"
+def test_write_replaces_whole_and_leaves_nothing_else(evaluated: Any, tmp_path: Path) -> None:
+    folder, out = evaluated(), tmp_path / "out" / "report.html"
     out.parent.mkdir()
-    write([run("other")], out)
+    write([evaluated("other", name="other")], out)
     write([folder], out)
     assert out.read_text(encoding="utf-8") == render([folder])
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
@@ -406,8 +415,8 @@ def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "notes\n", "<!doctype html>\n<html><head></head></html>\n"])
-def test_a_file_that_is_no_page_of_ours_is_kept(run: Any, tmp_path: Path, content: str) -> None:
-    folder, out = run(), tmp_path / "notes.html"
+def test_a_file_that_is_no_page_of_ours_is_kept(evaluated: Any, tmp_path: Path, content: str) -> None:
+    folder, out = evaluated(), tmp_path / "notes.html"
     out.write_text(content)
     with pytest.raises(UserError, match=r"notes.html exists and is not a page of Backstory; .* or --overwrite"):
         write([folder], out)

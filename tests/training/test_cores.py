@@ -51,7 +51,7 @@ def config(base: RunConfig, core: str, **model: object) -> RunConfig:
     return with_model(settings, core=CORES[core], **model)
 
 
-@pytest.mark.parametrize("core", fast_then_full(CORES, ["transformer", "dnc"]))
+@pytest.mark.parametrize("core", fast_then_full(CORES, ["transformer"]))
 def test_a_run_learns_and_is_read_examined_and_explained(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
