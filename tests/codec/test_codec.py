@@ -112,7 +112,7 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
     assert decompress(code.data, f"hf:{tmp_path / 'gpt2'}") == data
 
 
-def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path) -> None:
+def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     text = tiny_corpus / "test.txt"
     figures = evaluate(tiny_run, text=text).figures
     code = compress(text, tiny_run)
@@ -121,6 +121,9 @@ def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path) -> 
     payload = code.code_size - code.header_size
     assert abs(8 * payload - (code.model_bits + code.spelling_bits + code.check_bits)) <= 9
     assert code.bits_per_byte == (code.model_bits + code.spelling_bits) / text.stat().st_size
+    assert figures.open_bits_per_byte == pytest.approx(code.bits_per_byte, rel=1e-6)
+    split = evaluate(tiny_run, split="test", out=tmp_path / "out").figures
+    assert split.open_bits_per_byte == pytest.approx(figures.open_bits_per_byte, rel=1e-3)
 
 
 def test_a_reader_that_learns_gains_in_the_code_what_it_gains_in_the_score(tiny_run: Path, tiny_corpus: Path) -> None:

@@ -115,7 +115,8 @@ def corpora_table(results: Sequence["Result[EvaluationFigures]"]) -> str:
         figures = result.figures
         passed = "passed" if figures.audit and figures.audit.passed else _audit(figures)
         per_word = MISSING if figures.perplexity_per_word is None else alone(figures.perplexity_per_word)
-        per_byte = MISSING if figures.bits_per_byte is None else f"{figures.bits_per_byte:.4f}"
+        per_byte = figures.bits_per_byte if figures.open_bits_per_byte is None else figures.open_bits_per_byte
+        per_byte = MISSING if per_byte is None else f"{per_byte:.4f}"
         scores = f"{figures.nats_per_token:.4f}", alone(figures.perplexity), per_word, per_byte
         rows.append((result.corpus.title(), f"{figures.tokens:,}", *scores, passed))
         warnings += [f"{result.corpus.title()}: {warning.strip()}" for warning in _warnings(result)]
@@ -198,7 +199,7 @@ def text_source(text: str) -> Path | BinaryIO:
 def summary(result: "Result[EvaluationFigures]") -> str:
     """Return the result of evaluating a text in one line, with its warnings below."""
     figures = result.figures
-    per_word = "".join(f", {words}" for words in _per_word(figures))
+    per_word = "".join(f", {score}" for score in (*_per_word(figures), *_spelled(figures)))
     verdict = "audit passed" if figures.audit and figures.audit.passed else f"audit {_audit(figures)}"
     window = "" if figures.window is None else f", {slides(figures.window)}"
     lines = _lines(figures)
@@ -223,6 +224,13 @@ def _per_word(figures: "EvaluationFigures") -> list[str]:
     if figures.unit == "word" or figures.perplexity_per_word is None:
         return []
     return [f"{'perplexity ' if figures.unit in IN_BITS else ''}{alone(figures.perplexity_per_word)} per word"]
+
+
+def _spelled(figures: "EvaluationFigures") -> list[str]:
+    """Return the bits per byte of all that is in the file, where the tokens do not hold it, else nothing."""
+    if figures.open_bits_per_byte is None or figures.bits_per_byte is not None:
+        return []
+    return [f"{figures.open_bits_per_byte:.4f} bits per byte with spelling"]
 
 
 def _tokens(figures: "EvaluationFigures") -> str:
@@ -266,6 +274,7 @@ def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> 
     for bits, each in ((figures.bits_per_character, "character"), (figures.bits_per_byte, "byte")):
         if bits is not None and each != unit:
             more.append(f"{bits:.4f} bits per {each}")
+    more += _spelled(figures)
     perplexity = f"{figures.perplexity:.2f} per {unit}"
     head = f"perplexity  {perplexity}"
     if unit in IN_BITS:

@@ -1,8 +1,8 @@
 """Corpora as numbers: splits of token ids and their share of `<unk>`, and batches of them for truncated BPTT."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, off
 from backstory.config.scores import UnknownShare
+from backstory.data.corpora.text_files import Source as TextSource
 from backstory.data.synthetic.algorithms import TASKS, Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tokenizers.built_in import END
@@ -61,6 +62,8 @@ class Dataset:
     """Generator of its documents; None for a text from files."""
     left_out: str = ""
     """Files of a folder that were left out, in a sentence; empty for none."""
+    files: Mapping[str, Sequence[TextSource]] = field(default_factory=dict)
+    """The ranges of files that each split was read from, where there are any."""
 
     def epoch(self, number: int) -> np.ndarray:
         """Return the ids (tokens,) to train on in an epoch, counted from 1: the training split, or as many new ones."""

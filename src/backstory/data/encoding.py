@@ -86,7 +86,8 @@ def prepare(
     stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     vocabulary = Vocabulary.from_json(stored["vocabulary"])
-    return Dataset(corpus.name, vocabulary, splits, fingerprint, corpus.provenance, left_out=corpus.left_out)
+    files = corpus.sources
+    return Dataset(corpus.name, vocabulary, splits, fingerprint, corpus.provenance, None, corpus.left_out, files)
 
 
 def _tokenizer(corpus: Corpus, config: TextConfig) -> Tokenizer:

@@ -19,6 +19,7 @@ from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint
 from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_words, line_audit, write_lines
 from backstory.evaluation.metrics import MetricSet
 from backstory.evaluation.metrics.per_token import check_per_token, check_table
+from backstory.evaluation.open_vocabulary import open_bits_per_byte
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.proving import check_proof, write_proof
 from backstory.evaluation.reading_loop import Reading, StreamReading
@@ -303,6 +304,7 @@ def collect_figures(
         options=options.further() or None,
         window=window(setup, reading),
         **score(reading, setup.split, vocabulary),
+        open_bits_per_byte=open_bits_per_byte(setup, reading.nats * reading.tokens),
         policy=sections.pop("policy", None),
         memory=sections.pop("memory", None),
         answers=sections.pop("answers", None),

@@ -140,18 +140,21 @@ def read_text(run: Run, text: Path | BinaryIO, field: str | None = None, lines: 
     document.
     """
     vocabulary, provenance, left_out = run.vocabulary, "a text of one's own", ""
+    files: list[Source] = []
     if isinstance(text, Path) and not is_plain(text):
         field = field or (TextConfig() if run.config is None else run.config.text).field
         corpus = find_text(text, TextReader(field, vocabulary.tokenizer.unit == "byte"))
         name, provenance, left_out = corpus.name, f"{provenance}: {corpus.provenance}", corpus.left_out
-        split, sha256 = encode_sources(vocabulary, corpus.sources["text"], "text", name, lines)
+        files = corpus.sources["text"]
+        split, sha256 = encode_sources(vocabulary, files, "text", name, lines)
     else:
         if isinstance(text, Path):
-            name, blocks = text.name, raw_blocks(Source(text))
+            files = [Source(text)]
+            name, blocks = text.name, raw_blocks(files[0])
         else:
             name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
             name = "standard input" if name == "<stdin>" else name
         split, sha256 = encode_bytes(vocabulary, blocks, "text", name, lines)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
-    return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance, left_out=left_out)
+    return Dataset(name, vocabulary, {"text": split}, fingerprint, provenance, None, left_out, {"text": files})

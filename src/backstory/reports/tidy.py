@@ -30,6 +30,7 @@ _SCORES = (
     "bits_per_token",
     "bits_per_character",
     "bits_per_byte",
+    "open_bits_per_byte",
     "perplexity_per_word",
 )
 _TRAINING = ("valid_perplexity", "valid_nats", "parameters", "epochs", "best_epoch", "tokens_per_second")

@@ -426,6 +426,9 @@ class EvaluationFigures(UnknownTokens, Figures):
     """The same loss spread over the text's characters; of `marked-characters`, over its symbols."""
     bits_per_byte: Number | None = None
     """The same loss spread over the text's bytes."""
+    open_bits_per_byte: Number | None = left_out()
+    """The loss and the spelling of what tokens do not say, over the bytes of the file: compares models of all vocabularies
+    ([codec.md](codec.md#what-a-code-length-is)). Absent where the file is not there, or over 16 MiB."""
     words: Count | None = None
     """Words of the text, see below."""
     nats_per_word: Number | None = None

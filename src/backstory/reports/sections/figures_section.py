@@ -85,7 +85,8 @@ def figures_table(runs: Sequence[RunResults]) -> Table:
         rows += [_evaluation_row(run.name, result) for result in run.of(EvaluationFigures)]
         rows += [_training_row(run.name, result) for result in run.of(TrainingFigures)]
     heads = columns("Run", "Perplexity#", "Over#", "<unk>#", "Audit", "Read by", "Text", "Bits per token#",
-                    "Bits per character#", "Bits per byte#", "Perplexity per word#", "Batch#")  # fmt: skip
+                    "Bits per character#", "Bits per byte#", "Bits per byte, spelled#",
+                    "Perplexity per word#", "Batch#")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
 
 
@@ -108,7 +109,7 @@ def _training_row(name: str, result: Result[TrainingFigures]) -> tuple[str, ...]
     return (name, f"{perplexity(f.valid_perplexity)} per {f.unit}", over(f.tokens.valid, f.unit),
             unknown_cell(f.unknown_in("valid"), f.tokens.valid), audit_word(f.audit),
             f"training, epoch {count(f.best_epoch)}", text_of(result, "valid"), decimal(measures.bits(f.valid_nats), 3),
-            MISSING, MISSING, MISSING, MISSING)  # fmt: skip
+            MISSING, MISSING, MISSING, MISSING, MISSING)  # fmt: skip
 
 
 def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, ...]:
@@ -117,6 +118,7 @@ def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, 
     return (name, f"{perplexity(f.perplexity)} per {f.unit}", over(f.tokens, f.unit), unknown_cell(f, f.tokens),
             _audit(result), f.reader + after, text_of(result, f.split), decimal(f.bits_per_token, 3),
             decimal(f.bits_per_character, 3), decimal(f.bits_per_byte, 3),
+            decimal(f.open_bits_per_byte, 3),
             # Where tokens are words it is the perplexity itself.
             MISSING if f.unit == "word" else perplexity(f.perplexity_per_word),
             # One row is how a text is read; several at once are an approximation worth a column.
