@@ -8,7 +8,6 @@ cuts each. The cost is the processor's time of an audited place against that of 
 and 10,000 words (weights as at the start), as a share of readings of 20,000 and 82,430 tokens.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -16,12 +15,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from detection import flags, rates
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "evaluation"), str(ROOT / "tests")]
@@ -214,18 +213,9 @@ def times(reader: Reader, rows: int, cuts: int, count: int = 6) -> tuple[float, 
     return round(1000 * statistics.median(plain), 2), round(1000 * statistics.median(spent[1:]), 2)
 
 
-def run(task: tuple[str, str, int]) -> tuple[str, str, dict[str, Any]]:
-    kind, name, seeds = task
-    torch.set_num_threads(1)
-    return kind, name, (caught if kind == "cheats" else refused)(name, seeds)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=100)
+    parser = flags(__doc__, ROOT / "results" / "audit-zoo.json")
     parser.add_argument("--only", nargs="+", default=["cheats", "honest", "cost"])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "audit-zoo.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
     result = json.loads(given.out.read_text()) if given.out.exists() else {}
@@ -233,12 +223,8 @@ def main() -> None:
     tasks = [(kind, name, given.seeds) for kind in names if kind in given.only for name in names[kind]]
     for kind in {kind for kind, _, _ in tasks}:
         result[kind] = {}
-    with get_context("spawn").Pool(given.processes) as pool:
-        for kind, name, row in pool.imap_unordered(run, tasks):
-            result[kind][name] = row
-            print(json.dumps([kind, name, row]), flush=True)
-    for kind in {kind for kind, _, _ in tasks}:
-        result[kind] = {name: result[kind][name] for name in names[kind]}
+    for kind, name, row in rates(tasks, {"cheats": caught, "honest": refused}, given.processes):
+        result[kind][name] = row
     if "cost" in given.only:
         result["cost"] = cost()
     given.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -6,14 +6,12 @@ Each predictor reads 4,096 tokens of 12 types in blocks of 256, of which 300 are
 tried with as many seeds as are given, all others with a fifth of these.
 """
 
-import argparse
 import json
 import sys
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
+from detection import flags, rates
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "evaluation"), str(ROOT / "tests")]
@@ -67,18 +65,9 @@ def refereed(predictor: Any, text: Any, seed: int, **options: Any) -> Any:
     return bs.referee(predictor, text, seed=seed, cuts=CUTS, **options).figures
 
 
-def run(task: tuple[str, str, int]) -> tuple[str, str, dict[str, Any]]:
-    kind, name, seeds = task
-    torch.set_num_threads(1)
-    return kind, name, (caught if kind == "cheats" else refused)(name, seeds)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
+    parser = flags(__doc__, ROOT / "results" / "referee-zoo.json")
     parser.add_argument("--only", nargs="+", help="the predictors to try again; the others' rows stay as they are")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "referee-zoo.json")
     given = parser.parse_args()
     some = max(1, given.seeds // 5)
     tasks = [
@@ -90,10 +79,8 @@ def main() -> None:
     if given.only:
         result = json.loads(given.out.read_text(encoding="utf-8"))
         tasks = [task for task in tasks if task[1] in given.only]
-    with get_context("spawn").Pool(given.processes) as pool:
-        for kind, name, row in pool.imap(run, tasks):
-            result[kind][name] = row
-            print(json.dumps([kind, name, row]), flush=True)
+    for kind, name, row in rates(tasks, {"cheats": caught, "honest": refused}, given.processes):
+        result[kind][name] = row
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
