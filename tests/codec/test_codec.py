@@ -314,7 +314,7 @@ def test_files_on_the_command_line(tiny_run: Path, tmp_path: Path, capsys: pytes
     shown = capsys.readouterr().out
     assert "text.txt: 64 bytes in " in shown and " bits per byte without header and checksums" in shown
     assert main(["decompress", f"{file}.bks", *model]) == 2
-    assert f"{file} exists; choose another place with --out, or replace it with --overwrite" in capsys.readouterr().err
+    assert f"{file} exists; choose another place with --out or --overwrite" in capsys.readouterr().err
     assert main(["decompress", f"{file}.bks", *model, "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == file.read_bytes()
     assert main(["compress", str(file), *model]) == 2 and capsys.readouterr()

@@ -86,7 +86,7 @@ def test_a_tokenizer_is_written_for_other_runs(
     assert (in_one_step.splits["test"].ids == from_file.splits["test"].ids).all()
     before = Path("tok.json").read_bytes()
     for wrong, message in (
-        (command, "tok.json is there already"),
+        (command, "tok.json exists; choose another file with --out"),
         ([*command[:-1], "no/tok.json"], "there is no folder no"),
         (["data", "tokenizer", "a.txt", "--size", "9", "--out", "b.json"], "at least 257"),
         (["data", "tokenizer", "missing.txt", "--out", "b.json"], "missing.txt"),

@@ -90,15 +90,15 @@ def prepare(arguments: Sequence[str]) -> int:
 def tokenizer(arguments: Sequence[str]) -> int:
     """Train a tokenizer on the corpus and write it."""
     args = parse(TokenizerArguments, arguments, "data tokenizer")
-    if args.out.exists():
-        raise UserError(f"{args.out} is there already; choose another file with --out")
+    from backstory.storage.atomic import check_new, write_atomically
+
+    check_new(args.out, "another file with --out")
     if not args.out.parent.is_dir():
         raise UserError(f"there is no folder {args.out.parent} to write {args.out.name} into; make it, or change --out")
     text = TextConfig(corpus=args.corpus, tokenizer=f"{args.kind}:{args.size}", field=args.field)
 
     from backstory.data import prepare
     from backstory.data.tokenizers.pieces import Pieces
-    from backstory.storage.atomic import write_atomically
 
     with shown_progress():
         dataset = prepare(text, args.data_dir)

@@ -24,7 +24,7 @@ from backstory.models.devices import device_name
 from backstory.readers import READERS, Reader
 from backstory.readers.registry import ConfiguredLayer, build, prepared_files
 from backstory.runs.run import Run, open_run
-from backstory.storage.atomic import check_writable, write_atomically
+from backstory.storage.atomic import check_new, check_writable, write_atomically
 from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
 
@@ -56,9 +56,7 @@ def name_of(file: Source) -> str:
 
 def check_out(out: Path, overwrite: bool) -> None:
     """Raise UserError, before the work, for a file that exists unless it may be replaced, or a place that cannot be written."""
-    if out.exists() and (out.is_dir() or not overwrite):
-        instead = "" if out.is_dir() else ", or replace it with --overwrite"
-        raise UserError(f"{out} exists; choose another place with --out{instead}")
+    check_new(out, "another place with --out", overwrite)
     check_writable(out.parent)
 
 

@@ -20,7 +20,7 @@ from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.evaluation.token_scores import token_scores
 from backstory.models import Precision
-from backstory.storage.atomic import atomic_file, sweep_abandoned
+from backstory.storage.atomic import atomic_file, check_new, sweep_abandoned
 
 COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
 """The fields of a line (docs/results.md)."""
@@ -42,8 +42,7 @@ def check_table(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
     """Raise UserError unless a table can be written to the path, which ends in one of these."""
     if not path.name.endswith(endings):
         raise UserError(f"{path} must end in one of {', '.join(endings)}, which name its format")
-    if path.exists() and not (overwrite and path.is_file()):
-        raise UserError(f"{path} exists; choose another file" + (" or --overwrite" if path.is_file() else ""))
+    check_new(path, "another file", overwrite)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {path}: {path.parent} is no folder to write to; choose another place")
 
