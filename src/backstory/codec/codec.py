@@ -223,10 +223,10 @@ def decompress(
         if hashlib.sha256(data).hexdigest() != header.sha256:
             raise BrokenCode(coded)
     except BrokenCode as error:
-        kept = error.coded.first_row() if keep and out is not None else None
-        if kept is not None and out is not None:
-            write(Path(out), kept)
-        raise broken(name, header, error.coded, None if kept is None else len(kept)) from None
+        undamaged = error.coded.first_row() if keep and out is not None else None
+        if undamaged is not None and out is not None:
+            write(Path(out), undamaged)
+        raise broken(name, header, error.coded, None if undamaged is None else len(undamaged)) from None
     if out is not None:
         write(Path(out), data)
     return data

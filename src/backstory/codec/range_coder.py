@@ -71,8 +71,8 @@ class Encoder(Coder):
 
     def finish(self) -> bytes:
         """Return everything that was coded, in as few bytes as tell it apart."""
-        for kept in range(_STATE // 8 + 1):  # the shortest number within the range; zeros follow
-            unit = 1 << (_STATE - 8 * kept)
+        for size in range(_STATE // 8 + 1):  # the shortest number within the range; zeros follow
+            unit = 1 << (_STATE - 8 * size)
             number = -(-self._low // unit) * unit
             if number < self._low + self._range:
                 break
@@ -123,11 +123,11 @@ class Decoder(Coder):
 
     def choose(self, cumulative: Cumulative, choice: int) -> int:
         total = int(cumulative[-1])
-        place = min(self._value // (self._range // total), total - 1)
+        point = min(self._value // (self._range // total), total - 1)
         if isinstance(cumulative, np.ndarray):
-            choice = int(np.searchsorted(cumulative, place, "right")) - 1
+            choice = int(np.searchsorted(cumulative, point, "right")) - 1
         else:
-            choice = bisect_right(cumulative, place) - 1
+            choice = bisect_right(cumulative, point) - 1
         self._take(int(cumulative[choice]), int(cumulative[choice + 1]), total)
         return choice
 

@@ -186,10 +186,10 @@ def same_threads(header: Header) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def broken(name: str, header: Header, coded: CodedText, kept: int | None = None) -> UserError:
+def broken(name: str, header: Header, coded: CodedText, size: int | None = None) -> UserError:
     """Return the error of a code that does not come out."""
     right = coded.checked * min(header.batch_size, max(1, header.tokens))
-    saved = "" if kept is None else f"; the first {kept:,} bytes are saved"
+    saved = "" if size is None else f"; the first {size:,} bytes are saved"
     return UserError(
         f"{one_line(name)} does not come out after {right:,} of {header.tokens:,} tokens: the code is damaged, the numbers are "
         f"not those of the encoder, or its reader used what a decoder does not have{saved}"

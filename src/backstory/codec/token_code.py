@@ -167,8 +167,8 @@ def code_text(
             shares = steps.predict(inputs) if step > done else None
             for row, (begin, end) in enumerate(rows):
                 inputs[row] = first
-                if (place := begin + offset) < end:
-                    id, before[row] = text.code(place, None if shares is None else shares[row], before[row])
+                if (position := begin + offset) < end:
+                    id, before[row] = text.code(position, None if shares is None else shares[row], before[row])
                     inputs[row] = first if id == ESCAPED else id
             if shares is not None:
                 steps.observe(inputs)
@@ -193,23 +193,23 @@ class _TextCoder:
         self.coder, self.coded, self.tokens = coder, coded, 0
         self._units, self._speller, self._crc = units, speller, 0
 
-    def code(self, place: int, shares: np.ndarray | None, before: int) -> tuple[int, int]:
+    def code(self, position: int, shares: np.ndarray | None, before: int) -> tuple[int, int]:
         """Code a unit, after a byte of the kind `before`; return its id and the kind of its last byte.
 
         It has three parts: whether it has a type, which one, and how it is written. Without `shares` the type is not coded.
         """
         coder, speller, bits = self.coder, self._speller, self.coded.bits
-        unit = _NOTHING if self._units is None else self._units[place]
+        unit = _NOTHING if self._units is None else self._units[position]
         start = coder.bits
         escaped = speller is not None and speller.is_escaped(coder, unit)
         flagged = coder.bits
         id = ESCAPED if escaped else unit.id if shares is None else coder.choose(shares, unit.id)
-        chosen = coder.bits
+        with_id = coder.bits
         text = b"" if speller is None else b"".join(speller.code(coder, id, unit, before))
-        bits["model"] += chosen - flagged
-        bits["spelling"] += flagged - start + coder.bits - chosen
+        bits["model"] += with_id - flagged
+        bits["spelling"] += flagged - start + coder.bits - with_id
         self._crc = zlib.crc32(text, zlib.crc32(id.to_bytes(4, "big", signed=True), self._crc))
-        self.coded.ids[place], self.coded.texts[place] = id, text
+        self.coded.ids[position], self.coded.texts[position] = id, text
         self.tokens += 1
         return id, kind_of_last(text, before)
 
@@ -221,10 +221,10 @@ class _TextCoder:
         self.coded.bits["checks"] += self.coder.bits - bits
         self.coded.checked = step
 
-    def row_end(self, place: int, reader: Reader) -> int:
+    def row_end(self, position: int, reader: Reader) -> int:
         """Code the last token of a row, each as likely as any other. Raises BrokenCode for one that there is not."""
         types, bits = reader.model.vocabulary_size, self.coder.bits
-        id = self.coder.number((types - 1).bit_length(), 0 if self._units is None else self._units[place].id)
+        id = self.coder.number((types - 1).bit_length(), 0 if self._units is None else self._units[position].id)
         self.coded.bits["rows"] += self.coder.bits - bits
         if id >= types:
             raise BrokenCode(self.coded)
