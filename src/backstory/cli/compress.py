@@ -1,7 +1,8 @@
 """`backstory compress FILE --model RUN`: write any file as code, token by token as a trained model predicts it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -13,7 +14,7 @@ from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_j
 from backstory.config import UserError
 from backstory.config.options import SAVE_EVERY, LoadOptions, Precision, ReadingOptions
 from backstory.config.strict import between
-from backstory.config.terminal import one_line, progress_bar
+from backstory.config.terminal import ProgressCallback, one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.codec import Compressed
@@ -56,10 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     if out is None and args.json:
         raise UserError("--json and the code cannot both go to standard output; name a file with --out")
 
-    announce(f"compressing {title(args.file)} with {model}", model)
-    from backstory.codec import compress
+    with coding("compressing", args.file, model) as progress:
+        from backstory.codec import compress
 
-    with progress_bar(f"compressing {title(args.file)}") as progress:
         code = compress(
             source(args.file),
             model,
@@ -74,12 +74,9 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
             **vars(args.load_options()),
         )
-    if out is None:
-        write_bytes(code.data)
+    hand_over(code.data, out, None if args.json else summary(args.file, code))
     if args.json:
         print_json(code)
-    else:
-        print(summary(args.file, code), file=sys.stderr if out is None else sys.stdout)
     return 0
 
 
@@ -103,6 +100,14 @@ def named(model: Path | None) -> Path:
     return model
 
 
+@contextmanager
+def coding(verb: str, file: str, model: Path) -> Iterator[ProgressCallback]:
+    """Say what is coded, and show the progress of the block."""
+    announce(f"{verb} {title(file)} with {model}", model)
+    with progress_bar(f"{verb} {title(file)}") as progress:
+        yield progress
+
+
 def title(file: str) -> str:
     """Return what messages call a file."""
     return "standard input" if file == "-" else file
@@ -123,8 +128,11 @@ def output(out: str | None, file: str, default: str) -> Path | None:
     return None
 
 
-def write_bytes(data: bytes) -> None:
-    """Write bytes to standard output."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def hand_over(data: bytes, out: Path | None, line: str | None) -> None:
+    """Write data without a file to standard output, and then a line, if there is one, where it is not in their way."""
+    if out is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    if line is not None:
+        print(line, file=sys.stderr if out is None else sys.stdout)

@@ -1,6 +1,5 @@
 """`backstory decompress FILE --model RUN`: write the file that a code stands for, byte for byte."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import RUN, announce, parse
-from backstory.cli.compress import named, output, source, title, write_bytes
+from backstory.cli.command_line import RUN, parse
+from backstory.cli.compress import coding, hand_over, named, output, source, title
 from backstory.config import UserError
-from backstory.config.terminal import one_line, progress_bar
+from backstory.config.terminal import one_line
 
 CODE = "A file of `backstory compress`, or - for standard input."
 
@@ -42,10 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     if out is None and args.keep:
         raise UserError("--keep writes a file; name it with --out")
 
-    announce(f"decompressing {title(args.file)} with {model}", model)
-    from backstory.codec import decompress
+    with coding("decompressing", args.file, model) as progress:
+        from backstory.codec import decompress
 
-    with progress_bar(f"decompressing {title(args.file)}") as progress:
         data = decompress(
             source(args.file),
             model,
@@ -55,10 +53,5 @@ def main(arguments: Sequence[str]) -> int:
             device=args.device,
             progress=progress,
         )
-    if out is None:
-        write_bytes(data)
-    print(
-        f"{one_line(title(args.file))}: {len(data):,} bytes, as they were",
-        file=sys.stderr if out is None else sys.stdout,
-    )
+    hand_over(data, out, f"{one_line(title(args.file))}: {len(data):,} bytes, as they were")
     return 0
