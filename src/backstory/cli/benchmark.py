@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from backstory.cli.command_line import JsonOutput, announce, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse
 from backstory.config import plural, recipes
 from backstory.config.strict import between
 
@@ -39,10 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
     with progress_bar("benchmark", "measurements") as progress:
         speed = measure_speed(configs, args.types, args.device, args.precision, progress)
-    if args.json:
-        print_json(speed)
-    else:
-        print("\n".join([*_machine(speed), "", *_table(speed.recipes)]))
+    args.show(speed, lambda: "\n".join([*_machine(speed), "", *_table(speed.recipes)]))
     return 0
 
 

@@ -103,6 +103,13 @@ class JsonOutput:
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON, alone on standard output."""
 
+    def show(self, value: Any, text: str | Callable[[], str]) -> None:
+        """Print a value as JSON if that is wanted, else its text, which may be made only then."""
+        if self.json:
+            print_json(value)
+        else:
+            print(text if isinstance(text, str) else text())
+
 
 def print_json(value: Any) -> None:
     """Print a value, a result or what holds results as the JSON of `--json`."""

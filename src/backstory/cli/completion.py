@@ -233,6 +233,4 @@ def _values() -> dict[str, list[str]]:
 def _choices(setting: Setting) -> Sequence[str]:
     if setting.name in _NAMED:
         return registered(_NAMED[setting.name])
-    if setting.choices:
-        return setting.choices
-    return [str(v) for kind in setting.kinds() if typing.get_origin(kind) is Literal for v in typing.get_args(kind)]
+    return setting.options()

@@ -105,10 +105,8 @@ def tokenizer(arguments: Sequence[str]) -> int:
     pieces = dataset.vocabulary.tokenizer
     assert isinstance(pieces, Pieces)
     write_atomically(args.out, pieces.json)
-    if args.json:
-        print_json({"file": str(args.out), "pieces": len(dataset.vocabulary)})
-    else:
-        print(f"{args.out}: {len(dataset.vocabulary):,} pieces; train with --text.tokenizer {pasted(args.out)}")
+    text = f"{args.out}: {len(dataset.vocabulary):,} pieces; train with --text.tokenizer {pasted(args.out)}"
+    args.show({"file": str(args.out), "pieces": len(dataset.vocabulary)}, text)
     return 0
 
 

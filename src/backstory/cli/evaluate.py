@@ -77,10 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(runs) > 1:
         return _evaluate_all(args, runs)
     result = _evaluate(args, args.options(), runs[0])
-    if args.json:
-        print_json(result)
-    else:
-        print(describe(result, args.single_corpus) if args.text is None else summary(result))
+    args.show(result, lambda: describe(result, args.single_corpus) if args.text is None else summary(result))
     return 0
 
 
@@ -101,7 +98,7 @@ def _evaluate_corpora(args: EvaluateArguments, run: Path) -> int:
         raise UserError("--collect-statistics is for one corpus; name one")
     with progress_bar(f"reading {len(args.corpus)} corpora") as progress:
         results = evaluate_corpora(run, args.corpus, args.options(), progress)
-    print_json(results) if args.json else print(corpora_table(results))
+    args.show(results, lambda: corpora_table(results))
     return 0
 
 

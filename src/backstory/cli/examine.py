@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse
 from backstory.config import UserError, pasted
 from backstory.config.options import ExamineOptions
 from backstory.config.terminal import progress_bar
@@ -56,10 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             examination = examine_runs(options.runs, options, ranks=ranks, progress=progress)
     if first_here():
-        if options.json:
-            print_json(examination)
-        else:
-            print(f"{examination.table()}\n{findings(examination)}")
+        options.show(examination, lambda: f"{examination.table()}\n{findings(examination)}")
     return 0
 
 

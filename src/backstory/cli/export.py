@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, announce, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,5 @@ def main(arguments: Sequence[str]) -> int:
 
         disable_progress_bar()  # it takes a moment
     out = export(args.run, args.out)
-    if args.json:
-        print_json({"folder": str(out), "card": str(out / CARD)})
-    else:
-        print(f"{out}; {out / CARD} says how to load it")
+    args.show({"folder": str(out), "card": str(out / CARD)}, f"{out}; {out / CARD} says how to load it")
     return 0

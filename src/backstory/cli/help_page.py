@@ -155,9 +155,7 @@ def _text(setting: Setting) -> str:
     explanation = next((m.help for m in setting.marks if getattr(m, "help", None)), None) or field_doc(
         setting.owner, setting.field
     )
-    options = setting.choices or [
-        str(v) for k in setting.kinds() if typing.get_origin(k) is Literal for v in typing.get_args(k)
-    ]
+    options = setting.options()
     choices = "" if all(option in explanation for option in options) else f" One of {', '.join(options)}."
     default, shown = setting.default, ""
     if not setting.positional and isinstance(default, bool | int | float | str | Path) and default not in ("", False):

@@ -57,6 +57,11 @@ class Setting:
         union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
         return typing.get_args(self.kind) if union else (self.kind,)
 
+    def options(self) -> list[str]:
+        """Return the values to choose from; none where any will do."""
+        literals = (kind for kind in self.kinds() if typing.get_origin(kind) is Literal)
+        return list(self.choices) or [str(value) for kind in literals for value in typing.get_args(kind)]
+
     @property
     def listed(self) -> bool:
         """True if it takes any number of values."""
@@ -230,8 +235,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
         return f"{name} needs a value: {setting.expected()}"
     for value in values:
         if not setting.accepts(value):
-            choices = [c for k in setting.kinds() if typing.get_origin(k) is Literal for c in typing.get_args(k)]
-            return f"{name} must be {setting.expected()}, not '{value}'{nearest(value, choices)}"
+            return f"{name} must be {setting.expected()}, not '{value}'{nearest(value, setting.options())}"
     return ""
 
 

@@ -109,11 +109,9 @@ def statistics(arguments: Sequence[str]) -> int:
     args = parse(StatisticsArguments, arguments, "reader statistics")
     announce(f"collecting statistics of {args.run}", args.run)
     path, how = collect(args)
-    if args.json:
-        sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
-        print_json({"file": str(path), "split": args.split, **sizes})
-        return 0
-    print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}")
+    sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
+    text = f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}"
+    args.show({"file": str(path), "split": args.split, **sizes}, text)
     return 0
 
 
@@ -140,10 +138,8 @@ def tune(arguments: Sequence[str]) -> int:
         paths, tuned = tune_reader(
             args.run, stack, args.split, args.tokens, args.grid, progress, in_turn=args.in_turn, **fields
         )
-    if args.json:
-        print_json({"files": list(map(str, paths)), "split": args.split, **search_record(tuned)})
-    else:
-        print(describe_tuned(tuned), *paths, sep="\n")
+    record = {"files": list(map(str, paths)), "split": args.split, **search_record(tuned)}
+    args.show(record, lambda: "\n".join([describe_tuned(tuned), *map(str, paths)]))
     return 0
 
 
@@ -176,10 +172,9 @@ def train(arguments: Sequence[str]) -> int:
         path = train_learned(
             opened, base, args.gates, args.training, args.name, skip=args.skip, progress=progress, report=report
         )
-    if args.json:
-        print_json({"file": str(path), "reader": f"learned:network={args.name}", "pieces": len(losses)})
-        return 0
-    print(f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader learned:network={args.name}`")
+    learned = f"learned:network={args.name}"
+    text = f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader {learned}`"
+    args.show({"file": str(path), "reader": learned, "pieces": len(losses)}, text)
     return 0
 
 

@@ -89,10 +89,8 @@ def copy(arguments: Sequence[str]) -> int:
         write_atomically(args.file, text)
     except OSError as error:
         raise refused(error, args.file, otherwise="choose another file") from None
-    if args.json:
-        print_json({"recipe": args.name, "file": str(args.file)})
-        return 0
-    print(f"{args.file}; edit it, then `backstory train {pasted(args.file)}`")
+    text = f"{args.file}; edit it, then `backstory train {pasted(args.file)}`"
+    args.show({"recipe": args.name, "file": str(args.file)}, text)
     return 0
 
 
@@ -100,10 +98,7 @@ def check(arguments: Sequence[str]) -> int:
     """Read the recipe and report the first mistake."""
     args = parse(CheckRecipeArguments, arguments, "recipe check")
     recipes.load(args.recipe)
-    if args.json:
-        print_json({"recipe": args.recipe, "good": True})
-    else:
-        print(f"{args.recipe}: good")
+    args.show({"recipe": args.recipe, "good": True}, f"{args.recipe}: good")
     return 0
 
 

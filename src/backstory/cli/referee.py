@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, announce, parse, print_json, typed_text
+from backstory.cli.command_line import JsonOutput, announce, parse, typed_text
 from backstory.config import UserError, plural
 from backstory.config.plugin_files import load_factory
 from backstory.config.referee_options import RefereeOptions
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     make = None if args.predictor is None else load_factory(args.predictor)
     with progress_bar(f"refereeing on {args.text}", unit="bytes") as progress:
         result = referee(make, text, options, process=args.process, name=name, progress=progress)
-    print_json(result) if args.json else print(describe(result))
+    args.show(result, lambda: describe(result))
     passed = result.figures.audit.passed
     if not passed and args.json:
         print(f"backstory: {result.figures.audit.in_words()}", file=sys.stderr)

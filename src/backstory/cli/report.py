@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, announce, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, parse
 from backstory.config import UserError, pasted
 
 ENDINGS = (".html", ".md", ".tex", ".csv")
@@ -53,8 +53,5 @@ def main(arguments: Sequence[str]) -> int:
     # A suite or a sweep has a result of its own, which is of its runs.
     runs = [run for folder in args.runs for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
     write(runs, args.out, args.overwrite, published_examinations(), args.figures)
-    if args.json:
-        print_json({"page": str(args.out), "runs": list(map(str, runs))})
-    else:
-        print(args.out)
+    args.show({"page": str(args.out), "runs": list(map(str, runs))}, str(args.out))
     return 0

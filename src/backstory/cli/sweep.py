@@ -89,10 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     with launcher(args.processes, args.data_dir, args.cluster) as place:
         result = planned.run(args.trials, place, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result.figures
-    if args.json:
-        print_json(result)
-    else:
-        print(search_summary(figures))
+    args.show(result, lambda: search_summary(figures))
     if figures.best is None:
         problem = next((trial.problem for trial in reversed(figures.trials) if trial.problem), "all were pruned")
         print(f"backstory: no trial of {folder.path} is complete: {problem}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse
 from backstory.cli.compress import source, title
 from backstory.config import plural
 from backstory.config.scores import format_score
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             device=args.device,
             progress=progress,
         )
-    print_json(verified) if args.json else print(describe(verified))
+    args.show(verified, lambda: describe(verified))
     return 0 if verified.holds else 1
 
 

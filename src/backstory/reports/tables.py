@@ -27,12 +27,16 @@ class Table:
 
     def only(self, headings: Sequence[str]) -> "Table":
         """Return the columns of these headings, in the table's order."""
-        kept = [i for i, column in enumerate(self.columns) if column.heading in headings]
-        return Table(tuple(self.columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+        return self.take([i for i, column in enumerate(self.columns) if column.heading in headings])
 
     def without(self, headings: Sequence[str]) -> "Table":
         """Return the table without the columns of these headings."""
         return self.only([column.heading for column in self.columns if column.heading not in headings])
+
+    def take(self, indices: Sequence[int]) -> "Table":
+        """Return the columns at these indices."""
+        rows = tuple(tuple(row[i] for i in indices) for row in self.rows)
+        return Table(tuple(self.columns[i] for i in indices), rows)
 
 
 @checked()
@@ -63,9 +67,7 @@ def without_empty_columns(table: Table) -> Table:
     """Return the table without the columns that are empty in all rows, its first one aside; an empty table keeps all."""
     if not table.rows:
         return table
-    filled = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
-    rows = tuple(tuple(row[i] for i in filled) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in filled), rows)
+    return table.take([i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)])
 
 
 def compact(table: Table) -> tuple[Table, str]:
@@ -78,8 +80,7 @@ def compact(table: Table) -> tuple[Table, str]:
     if not alike or len(other) < 2:
         return table, ""
     same = "; ".join(f"{table.columns[i].heading.lower()}: {table.rows[0][i]}" for i in alike)
-    rows = tuple(tuple(row[i] for i in other) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in other), rows), f"The same in every row: {same}."
+    return table.take(other), f"The same in every row: {same}."
 
 
 _WITH_UNIT = re.compile(r"(perplexity )?([\d.,]+%?)( (?:per )?[a-z]{2,}(?: [a-z]+)?)")
