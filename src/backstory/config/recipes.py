@@ -53,16 +53,8 @@ class Packaged(Generic[T]):
 
 
 _PACKAGED = Packaged(RunConfig, "backstory", "recipes", "recipe")
-
-
-def names() -> list[str]:
-    """Return the names of the packaged recipes."""
-    return _PACKAGED.names()
-
-
-def text(name: str) -> str:
-    """Return the YAML of a packaged recipe with its header. Raises UserError for an unknown name."""
-    return _PACKAGED.text(name)
+names, text = _PACKAGED.names, _PACKAGED.text
+"""The names of the packaged recipes, and the YAML of one with its header."""
 
 
 def summary(name: str) -> str:

@@ -135,19 +135,6 @@ class Suite:
     """Reductions of the small scale, and anything else that a reader of the table must know."""
 
 
-def names() -> list[str]:
-    """Return the names of the packaged suites."""
-    return _PACKAGED.names()
-
-
-def load(name_or_path: str) -> Suite:
-    """Return a packaged suite by its name, or one's own by the path of its YAML file; `plan.check` checks its content.
-
-    Raises UserError.
-    """
-    return _PACKAGED.load(name_or_path)
-
-
 def expand(data: Any, source: str) -> Any:
     """Return a suite's YAML without `templates`: a system that `extends` one has its entries, except those it gives itself.
 
@@ -181,3 +168,5 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
 
 
 _PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)
+names, load = _PACKAGED.names, _PACKAGED.load
+"""The names of the packaged suites; what reads one of them, or a file of one's own, and `plan.check` checks its content."""

@@ -78,16 +78,8 @@ class Parameter:
 
 
 _PACKAGED = Packaged(Space, "backstory.tuning", "spaces", "space")
-
-
-def names() -> list[str]:
-    """Return the names of the packaged spaces."""
-    return _PACKAGED.names()
-
-
-def load(name_or_path: str) -> Space:
-    """Load a packaged space by name, or a YAML file by its path. Raises UserError; `parameters` checks more."""
-    return _PACKAGED.load(name_or_path)
+names, load = _PACKAGED.names, _PACKAGED.load
+"""The names of the packaged spaces; what reads one of them, or a file of one's own, and `parameters` checks more."""
 
 
 def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS) -> tuple[Parameter, ...]:
