@@ -120,7 +120,7 @@ class _Evidence:
     def rows(self) -> Iterator[EvidenceRow]:
         yield from self._table_rows()
         for name, suite in self.suites.items():
-            for claim in (claim for claim in suite.claims if claim.where):
+            for claim in (c for c in suite.claims if c.where and c.paper in ("", self.name)):
                 yield from self._claim_rows(name, suite, claim)
         yield from self._finding_rows()
         yield from map(self._item_row, self.paper.items)
@@ -343,15 +343,16 @@ class _Evidence:
         return {
             name: reading
             for reading in system.readings
-            if reading.published and reading.published.figure
-            for source, _, name in [reading.published.figure.partition("/")]
+            for figure in (reading.published.figures if reading.published else ())
+            for source, _, name in [figure.partition("/")]
             if source == self.name
         }
 
     def _twin(self, suite: str, system: System) -> _Planned | None:
         """Return the system of published size that a system stands for: itself, or one beside the same printed value."""
         full = self.plans[suite, "full"]
-        beside = [plan for plan in full if self._beside(system).keys() & self._beside(plan.system).keys()]
+        others = (plan for name in self.suites if name != suite for plan in self.plans[name, "full"])
+        beside = [plan for plan in (*full, *others) if self._beside(system).keys() & self._beside(plan.system).keys()]
         return next(iter([p for p in full if p.system.name == system.name] + beside), None)
 
 
@@ -408,6 +409,7 @@ def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
             runs[first.name] = first
             waiting.append(first)
     names = " and ".join(dict.fromkeys(plan.system.name for plan in plans))
+    names += "" if plans[0].suite in PAPERS else f" of {plans[0].suite}"
     return f"not run: {names}, {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
 
 

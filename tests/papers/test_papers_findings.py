@@ -24,7 +24,7 @@ from backstory.papers.suite import FindingCheck, Suite
 from backstory.results.reproduction_record import RunRecord
 
 PAPER = paper("context")
-FINDINGS = PAPER.findings
+FINDINGS = {name: finding for name, finding in PAPER.findings.items() if finding.corpus == "ptb"}
 SYSTEMS = [system.name for system in suites.load("context").systems]
 TARGETS = 1200
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
@@ -146,7 +146,7 @@ def judge_all(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {f["finding"] if f["baseline"] is None else f["system"]: f for f in made}
 
 
-BESIDE = [system for system in SYSTEMS if system not in ("lstm", "lstm-pointer")]
+BESIDE = [system for system in SYSTEMS if system not in ("lstm", "lstm-pointer", "lstm-wikitext-2")]
 ALONE = [name for name, finding in FINDINGS.items() if not finding.paired]
 
 
@@ -463,8 +463,20 @@ def test_what_is_wrong_with_them_is_told(desk: Any, findings: Sequence[dict[str,
 
 
 def test_what_is_printed_of_them_is_among_the_paper_s_figures() -> None:
-    for finding in FINDINGS.values():
+    for finding in PAPER.findings.values():
         assert {*finding.values} <= {*PAPER.values}
+        assert all(name.startswith(finding.corpus) for name in finding.values)
         assert all(f"{PAPER.values[name].value:g}" in finding.published for name in finding.values)
         assert finding.values or "read off figure" in finding.published or "no observable" in finding.published
-        assert finding.where.startswith("section ") and "figure " in finding.where
+        assert finding.where.startswith("section ") and ("figure " in finding.where or finding.corpus != "ptb")
+
+
+def test_findings_on_another_corpus_have_the_measures_of_those_on_penn_treebank() -> None:
+    of_wikitext = {name: finding for name, finding in PAPER.findings.items() if finding.corpus == "wikitext-2"}
+    assert len(of_wikitext) == 10
+    for name, finding in of_wikitext.items():
+        twin = FINDINGS[name.removeprefix("wikitext-2-")]
+        if name != "wikitext-2-cache-window":  # which has a window and a share of its own
+            assert finding.measures == twin.measures and finding.on_context == twin.on_context
+    check = next(check for check in suites.load("context").findings if check.corpus == "wikitext-2")
+    assert check.findings() == of_wikitext

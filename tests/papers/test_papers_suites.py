@@ -24,8 +24,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 
 BOTH: tuple[Scale, ...] = ("small", "full")
-# Of documents that are drawn nothing has a published size.
-SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or "recall" not in name]
+# Of documents that are drawn nothing has a published size, and the published sizes of some suites stand in others.
+SMALL_ALONE = ("recall", "recall-continued", "wikitext-2", "localized-ntm-middle")
+SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or name not in SMALL_ALONE]
+HOURS = {"base": 8, "wikitext-2": 50, "localized-ntm-middle": 30}
+"""Core-hours of small scales that take more than six."""
 
 
 @cache
@@ -39,7 +42,8 @@ def test_packaged_suites_are_right(name: str, scale: Scale) -> None:
     runs = planned(name, scale)
     assert len({run.name for run in runs}) == len(runs)
     if scale == "small":
-        assert sum(run.minutes for run in runs) < 6 * 60, "a small suite takes less than six core-hours"
+        hours = sum(run.minutes for run in runs) / 60
+        assert hours < HOURS.get(name, 6), "a small suite takes less than six core-hours, or as its page says"
 
 
 def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:

@@ -64,15 +64,24 @@ def check_findings(
 
 def examines(run: SuiteRun, finding: Finding) -> bool:
     """Return True if a run makes all the examinations that a finding needs, on the same targets."""
-    planned = {e.experiment: e for e in run.examinations if e.split == SPLIT and not e.reader}
+    planned = {e.experiment: e for e in run.examinations if _is_published(e)}
     costs = [cost for measure in finding.measures for cost in measure.costs]
     needed = {cost.experiment for cost in costs} | ({TRUNCATE} if finding.on_context else set())
     if not needed <= planned.keys():
         return False
     targets = {_targets_key(planned[experiment]) for experiment in needed}
-    tagged = {_targets_key(e) for e in planned.values() if EXPERIMENTS[e.experiment].tagged}
-    by_tag = any(cost.by and SPLITS[cost.by].needs == "tags" for cost in costs)
+    tagged = {_targets_key(e) for e in planned.values() if EXPERIMENTS[e.experiment].tagged or _by_tag(e.by)}
+    by_tag = _by_tag(cost.by for cost in costs if cost.by)
     return len(targets) == 1 and (not by_tag or targets <= tagged)
+
+
+def _is_published(examination: PlannedExamination) -> bool:
+    """Return True if an examination is of the published split and reader."""
+    return examination.split == SPLIT and (not examination.reader or examination.experiment == CACHE)
+
+
+def _by_tag(splits: Iterable[str]) -> bool:
+    return any(SPLITS[split].needs == "tags" for split in splits)
 
 
 def _targets_key(examination: PlannedExamination) -> tuple[int, int, int, bool]:
@@ -218,6 +227,8 @@ def _number(value: float | None) -> float:
 SPLIT = "valid"
 """The split that the published examinations are of."""
 TRUNCATE = "truncate"
+CACHE = "cache"
+"""The experiment whose reader is not the static one."""
 CONTEXT = Measure("", (Cost(TRUNCATE, EFFECTIVE_CONTEXT),))
 FEWEST_TARGETS = 100
 """Targets of a group without which nothing is measured, and no verdict given."""
@@ -242,7 +253,7 @@ def saved_losses(folder: SuiteFolder, run: SuiteRun) -> dict[str, Losses]:
     losses = {}
     for command, _ in folder.finished_commands(run):
         examination = command.examination
-        if examination is None or examination.split != SPLIT or examination.reader:
+        if examination is None or not _is_published(examination):
             continue
         try:
             losses[examination.experiment] = Losses.load(command.out / LOSSES)

@@ -4,7 +4,7 @@ Each is a YAML file in `published/`, loaded by its name.
 """
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -82,9 +82,13 @@ class FindingEntry:
     """The values that it rests on, with printed ones as {CORPUS-NAME}."""
     where: str
     measures: tuple[MeasureEntry, ...] = ()
+    measures_of: str = ""
+    """Another finding, whose measures it has."""
     about: str = ""
     """Name of a printed number of tokens."""
     paired: bool = False
+    corpus: str = "ptb"
+    """The corpus that it is about."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,7 @@ class Finding:
     """True if it is about a system and a baseline: their effective contexts should agree, as above."""
     values: tuple[str, ...] = ()
     """Names of the printed values in it."""
+    corpus: str = "ptb"
 
     @property
     def on_context(self) -> bool:
@@ -266,8 +271,9 @@ def paper(name: str) -> Paper:
     values: dict[str, PublishedValue] = {}
     for table in file.tables:
         values |= _values(table, file.columns, f"paper {name}")
-    findings = {key: _finding(from_dict(FindingEntry, entry, f"paper {name}: {key}"), values)
-                for key, entry in file.findings.items()}  # fmt: skip
+    entries = {key: from_dict(FindingEntry, entry, f"paper {name}: {key}") for key, entry in file.findings.items()}
+    findings = {key: _finding(entry, entries.get(entry.measures_of, entry).measures, values)
+                for key, entry in entries.items()}  # fmt: skip
     corpora = tuple(dict.fromkeys(table.corpus for table in file.tables))
     return Paper(file.title, file.cited, file.model, values, findings, corpora, file.items)
 
@@ -327,12 +333,12 @@ def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, Publ
     return values
 
 
-def _finding(entry: FindingEntry, values: Mapping[str, PublishedValue]) -> Finding:
+def _finding(entry: FindingEntry, measured: Iterable[MeasureEntry], values: Mapping[str, PublishedValue]) -> Finding:
     names = tuple(name for _, name, _, _ in string.Formatter().parse(entry.published) if name)
     published = entry.published.format(**{name: f"{values[name].value:g}" for name in names})
     measures = tuple(
         Measure(m.name, tuple(map(Cost.parse, m.plus)), tuple(map(Cost.parse, m.minus)), m.above, m.below)
-        for m in entry.measures
+        for m in measured
     )
     about = values[entry.about].value if entry.about else None
-    return Finding(entry.sentence, published, entry.where, measures, about, entry.paired, names)
+    return Finding(entry.sentence, published, entry.where, measures, about, entry.paired, names, entry.corpus)

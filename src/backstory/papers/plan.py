@@ -216,6 +216,8 @@ def check(suite: Suite, source: str) -> None:
         _check_system(system, suite, f"{source}: system {system.name}")
     for claim in suite.claims:
         _check_claim(claim, suite, f"{source}: claim '{claim.sentence}'")
+        if claim.paper:
+            _located(f"{source}: claim '{claim.sentence}'", check_name, claim.paper, suite.papers, "paper of the suite")
     for finding_check in suite.findings:
         _check_finding_check(finding_check, suite, f"{source}: findings")
     tested = [", ".join((check.paper, *check.systems)) for check in suite.findings]
@@ -311,19 +313,23 @@ def _settings(setup: SystemSetup, where: str) -> dict[str, Any]:
 def _check_published(reference: PublishedReference, reading: PlannedReading, suite: Suite, where: str) -> None:
     if (reference.figure is None) == (reference.value is None):
         raise UserError(f"{where}: published needs either a figure of a paper here, or a value and its source")
-    if reference.figure is None:
-        if not reference.source.strip():
-            raise UserError(f"{where}: published has no source; say where {reference.value:g} is printed")
-        return
-    printed, _ = _located(where, published_value, reference.figure)
-    if reference.source:
+    if reference.figure is None and not reference.source.strip():
+        raise UserError(f"{where}: published has no source; say where {reference.value:g} is printed")
+    if reference.figure is not None and reference.source:
         raise UserError(f"{where}: {reference.figure} has its source already; leave `source` out")
+    for figure in reference.figures:
+        _check_figure(figure, reading, suite, where)
+
+
+def _check_figure(figure: str, reading: PlannedReading, suite: Suite, where: str) -> None:
+    """Raise UserError unless a printed value is of such a reading."""
+    printed, _ = _located(where, published_value, figure)
     batch_size = printed.batch_size or reading.batch_size
     ours = reading.split, reading.reader, reading.batch_size, suite.metric
     if (printed.split, printed.reader, batch_size, printed.metric) != ours:
         batch = f" in a batch of {printed.batch_size}" if (printed.batch_size or 1) > 1 else ""
         raise UserError(
-            f"{where}: {reference.figure} is a {printed.metric} of the {printed.split} split with the {printed.reader} reader"
+            f"{where}: {figure} is a {printed.metric} of the {printed.split} split with the {printed.reader} reader"
             f"{batch}, but is compared with the {suite.metric} of {reading.described()}"
         )
 

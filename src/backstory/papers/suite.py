@@ -25,6 +25,13 @@ class PublishedReference:
     """The number itself."""
     source: str = ""
     """Its source: authors, year, table."""
+    also: tuple[str, ...] = ()
+    """PAPER/NAME of values that other papers print for the same; the table of evidence alone has them."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Return all values of papers in this package."""
+        return (self.figure, *self.also) if self.figure else self.also
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ class Claim:
     than: ClaimSide
     where: str = ""
     """The table or section of the paper that makes it; empty for a claim of our own."""
+    paper: str = ""
+    """That paper, in a suite about several."""
     confounded: str = ""
     """Differences between the sides beyond the claim. Such a claim has no verdict; its gain is shown with this reason."""
 
@@ -108,6 +117,8 @@ class FindingCheck:
     baseline: str | None = None
     protocol: str = ""
     """Departures of the examinations from the paper's."""
+    corpus: str = "ptb"
+    """The corpus that the findings are about."""
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -115,8 +126,8 @@ class FindingCheck:
 
     def findings(self) -> dict[str, Finding]:
         """Return the findings that it tests, by name. Raises UserError for an unknown paper."""
-        paired = self.baseline is not None
-        return {name: finding for name, finding in paper(self.paper).findings.items() if finding.paired == paired}
+        findings, about = paper(self.paper).findings, (self.baseline is not None, self.corpus)
+        return {name: finding for name, finding in findings.items() if (finding.paired, finding.corpus) == about}
 
 
 @dataclass(frozen=True)
