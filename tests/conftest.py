@@ -20,6 +20,7 @@ from tyro._docstrings import _ClassTokenization
 from backstory.config import RunConfig
 from backstory.data import Dataset, prepare
 from backstory.evaluation import evaluation
+from backstory.models.kernels import compiled
 from backstory.training import train
 
 # Results are compared bit for bit, and small products are faster so.
@@ -130,6 +131,12 @@ def sources_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ClassTokenization, "make", staticmethod(cache(_ClassTokenization.make.__wrapped__)))
         yield
+
+
+@pytest.fixture
+def torch_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch computes what the compiled passes would: the same way for every caller, to the bit."""
+    monkeypatch.setattr(compiled, "library", lambda: None)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 @pytest.mark.parametrize(
     ("tied", "decay"), fast_then_full([(True, 0.0), (False, 0.05), (True, 0.9)], [(True, 0.0), (False, 0.05)])
 )
+@pytest.mark.usefixtures("torch_passes")
 def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, tied: bool, decay: float) -> None:
     base = DynamicSettings(rate=0.01, decay=decay, epsilon=1e-2, segment=4)
     found = statistics(model)
@@ -77,6 +78,7 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
 
 
+@pytest.mark.usefixtures("torch_passes")
 def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:
     """An untied embedding has no gradient but for the words of the segment."""
     config = ModelConfig(EmbeddingConfig(7), LSTMConfig(layers=2, hidden=9), SoftmaxConfig(tied=False))
@@ -207,6 +209,7 @@ def test_one_saved_before_the_mean_rms_could_be_chosen_goes_around_that_of_all_w
 
 
 @pytest.mark.parametrize("normalization", ["weights", "tensors"])
+@pytest.mark.usefixtures("torch_passes")
 def test_untrained_it_is_dynamic_evaluation_with_either_mean_rms(normalization: Any) -> None:
     model = lstm()
     base = DynamicSettings(rate=0.01, decay=0.05, epsilon=1e-2, segment=4, normalization=normalization)

@@ -75,6 +75,7 @@ def test_rows_of_an_embedding_that_does_not_learn_are_not_left() -> None:
     assert not rows.requires_grad and factors.of(weight) is None
 
 
+@pytest.mark.usefixtures("torch_passes")
 def test_a_score_is_not_computed_again_to_learn_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     computed, residuals = [], log_probs._residuals
     monkeypatch.setattr(log_probs, "_residuals", lambda *a: computed.append(1) or residuals(*a))

@@ -21,6 +21,7 @@ from backstory.config.terminal import one_line
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.models.devices import device_name
+from backstory.models.kernels import compiled
 from backstory.readers import READERS, Reader
 from backstory.readers.registry import ConfiguredLayer, build, prepared_files
 from backstory.runs.run import Run, open_run
@@ -108,6 +109,7 @@ def machine(device: torch.device) -> dict[str, str | int]:
         "torch": own["torch"],
         "numpy": own["numpy"],
         "products": f"{torch.backends.cpu.get_cpu_capability()}, {'MKL' if torch.backends.mkl.is_available() else 'no MKL'}",
+        "passes": "torch" if compiled.library() is None else "compiled",
         "threads": torch.get_num_threads(),
     }
 
@@ -160,7 +162,9 @@ def _warn_of_differences(header: Header, device: torch.device) -> None:
     own["device"] = _without_threads(str(own["device"]))
     written = header.machine | {"device": _without_threads(str(header.machine.get("device", "")))}
     differences = [
-        f"{name} {written.get(name)} (here {value})" for name, value in own.items() if written.get(name) != value
+        f"{name} {written.get(name)} (here {value})"
+        for name, value in own.items()
+        if written.get(name, value if name == "passes" else None) != value  # older files do not say it
     ]
     if differences:
         warnings.warn(

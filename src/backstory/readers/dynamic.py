@@ -4,6 +4,7 @@ theta <- theta + lambda D (theta_0 - theta) - eta g / (RMS + eps), elementwise, 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -15,11 +16,12 @@ from backstory.config.arguments import checked
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
+from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradients, factoring, whole
 from backstory.readers.base import Reader, ReaderCapabilities
 from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
-from backstory.readers.moving_weights import MovingWeights, Piece, Update
+from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
 
 FEW = 32
 """Batch size times steps of a segment up to which gradients are left in factors: multiplying these out for more positions takes
@@ -61,10 +63,29 @@ class RootMeanSquare(Rule):
         self.settings = settings
         parts = [rms] if settings.normalization == "weights" else [rms[tensor] for tensor in tensors]
         mean = max(sum(part.double().mean().item() for part in parts) / len(parts), 1e-30)
-        self.decay = (rms * (settings.decay / mean)).clamp_(max=1.0)
+        self.rms, self.step = rms, compiled.Step(settings.rate, settings.epsilon, settings.decay / mean)
+        self._moving: dict[int, compiled.Moving] = {}
+        """Each parameter for the compiled passes, by where it starts among all weights."""
+
+    @cached_property
+    def decay(self) -> Tensor:
         """r (N,): min(1, lambda D)."""
-        self.rate = settings.rate / (rms + settings.epsilon)
+        return (self.rms * self.step.decay).clamp_(max=1.0)
+
+    @cached_property
+    def rate(self) -> Tensor:
         """i (N,): eta / (RMS + eps)."""
+        return self.step.rate / (self.rms + self.step.epsilon)
+
+    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
+        moving = self._moving.get(memory.region.start)
+        if moving is None:
+            tensors = self.rms[memory.region], memory.static, memory.delta, memory.moved
+            if not compiled.takes(*tensors):
+                return False
+            moving = self._moving[memory.region.start] = compiled.Moving(*tensors)
+        moving.displace(grad, self.step)
+        return True
 
     def __call__(self, piece: Piece) -> None:
         displace(piece.delta, piece.grad, self.decay[piece.region], self.rate[piece.region])

@@ -20,7 +20,7 @@ from backstory.models.kernels.factored_gradients import AnyGradient
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare, displace
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
-from backstory.readers.moving_weights import MovingWeights, Piece
+from backstory.readers.moving_weights import MovingWeights, Piece, Update
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
@@ -117,7 +117,7 @@ def standardised(values: Tensor) -> Tensor:
     return logs.sub_(logs.mean()).div_(logs.std().clamp_(min=1e-6))
 
 
-class GatedUpdate:
+class GatedUpdate(Update):
     """Update of dynamic evaluation with its gates multiplied by the output of g."""
 
     def __init__(self, base: RootMeanSquare, network: GateNetwork, features: Features, weights: MovingWeights) -> None:

@@ -31,11 +31,24 @@ class Piece(NamedTuple):
     """Number of its parameter among those that move."""
 
 
+class PieceMemory(NamedTuple):
+    """A parameter or a piece of it: its slice of all weights that move, and views of the same numbers in each vector."""
+
+    region: slice
+    delta: Tensor
+    static: Tensor
+    moved: Tensor
+
+
 class Update(Protocol):
     """Update of a piece of the weights; it changes `delta` in place."""
 
     @abstractmethod
     def __call__(self, piece: Piece) -> None: ...
+
+    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
+        """Update a whole parameter and the weights in use by a compiled pass; return False if it must go piece by piece."""
+        return False
 
 
 class MovingWeights:
@@ -59,6 +72,10 @@ class MovingWeights:
         # Whatever torch's default type is: the model may be of another.
         wide = torch.promote_types(self.static[0].dtype, torch.float32)
         self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
+        self._parameters = [
+            PieceMemory(region, self.delta[region].view_as(static), static, moved.data)
+            for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True)
+        ]
         self._parts = [list(self._cut(index, region)) for index, (_, region) in enumerate(self.regions())]
         self._gradient = torch.empty(self.largest, dtype=wide, device=self.delta.device)
 
@@ -119,6 +136,8 @@ class MovingWeights:
     def update(self, gradients: Sequence[AnyGradient], rule: Update) -> None:
         """Displace every weight by the rule, in one pass over memory."""
         for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
+            if rule.at_once(self._parameters[index], grad):
+                continue
             for part, g in zip(parts, self._pieces(index, grad), strict=True):
                 rule(Piece(g, part.delta, part.region, index))
                 torch.add(part.static, part.delta, out=part.moved)
@@ -145,15 +164,6 @@ class MovingWeights:
         flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
             yield PieceMemory(slice(start, start + len(delta)), delta, static, moved)
-
-
-class PieceMemory(NamedTuple):
-    """A piece of a parameter: its slice of all weights that move, and views of the same numbers in each vector."""
-
-    region: slice
-    delta: Tensor
-    static: Tensor
-    moved: Tensor
 
 
 def rank_of(moving: str) -> int:

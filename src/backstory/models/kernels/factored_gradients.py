@@ -45,6 +45,19 @@ class FactoredGradient:
         if self.rest is not None:
             out += self.rest[first:last]
 
+    def factors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """Return left^T (m, K) and right (K, n) of all products as one; the numbers (R,) of rows, rising, and these (R, n)."""
+        left = right = numbers = rows = None
+        if self._products:
+            lefts, rights = zip(*self._products, strict=True)
+            left, right = (
+                (lefts[0], rights[0].contiguous()) if len(lefts) == 1 else (torch.cat(lefts, 1), torch.cat(rights))
+            )
+        if self._rows:
+            ordered = sorted(self._rows, key=lambda row: row[0])
+            numbers, rows = torch.tensor([number for number, _ in ordered]), torch.stack([row for _, row in ordered])
+        return left, right, numbers, rows
+
     def whole(self) -> Tensor:
         """Return the gradient (m, n)."""
         gradient = torch.empty(self._shape, dtype=self._dtype)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.devices import compute_dtype
+from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import collector, matrix_gradient
 
 CHUNK = 1 << 24
@@ -68,7 +69,10 @@ def linear_log_prob(
     if not torch.is_grad_enabled() and torch.finfo(dtype).bits < 32:
         return _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
     if scored is not None and not torch.is_grad_enabled() and len(hidden) <= rows:
-        scored.targets, scored.residuals = targets.clone(), _residuals(*_operands(hidden, weight, bias, dtype), targets)
+        scored.targets, scored.residuals = (
+            targets.clone(),
+            _residuals(*_operands(hidden, weight, bias, dtype), targets, True),
+        )
         return scored.residuals.log_prob.clone()
     known = None if scored is None else scored.known(targets)
     return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
@@ -87,8 +91,15 @@ def _wide_log_prob(
     return torch.cat(pieces)
 
 
-def _products(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+def _products(h: Tensor, w: Tensor, b: Tensor | None, reading: bool = False) -> Tensor:
+    if reading and b is not None and _compiled(h, w):
+        return compiled.linear(h.contiguous(), w, b)
     return torch.mm(h, w.t()) if b is None else torch.addmm(b, h, w.t())
+
+
+def _compiled(h: Tensor, w: Tensor) -> bool:
+    """Return True if the products of h (n, D) with w (V, D) are faster by a compiled pass."""
+    return len(h) <= compiled.FEW and compiled.takes(w) and h.dtype == w.dtype
 
 
 def _operands(hidden: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -116,9 +127,12 @@ def _row_sums(numbers: Tensor, wide: torch.dtype) -> Tensor:
     return blocks + numbers[:, whole:].sum(1, dtype=wide)
 
 
-def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> Residuals:
-    """Return the residuals of h (n, D), so that the backward pass needs nothing but products."""
-    logits = _products(h, w, b)
+def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, reading: bool = False) -> Residuals:
+    """Return the residuals of h (n, D), so that the backward pass needs nothing but products.
+
+    `reading`: the weights move while a text is read, which compiled passes are for.
+    """
+    logits = _products(h, w, b, reading)
     wide = torch.promote_types(logits.dtype, torch.float32)
     at_target = torch.arange(len(h), device=h.device), targets
     largest = logits.amax(1, keepdim=True)
@@ -139,7 +153,7 @@ class _LinearLogProb(torch.autograd.Function):
             pieces = []
             for start in range(0, h.shape[0], rows):
                 part = slice(start, start + rows)
-                residuals, sums, log_prob = known or _residuals(h[part], w, b, targets[part])
+                residuals, sums, log_prob = known or _residuals(h[part], w, b, targets[part], collector() is not None)
                 pieces.append(log_prob)
                 if single and any(ctx.needs_input_grad):
                     saved = (residuals, sums)
@@ -161,7 +175,9 @@ class _LinearLogProb(torch.autograd.Function):
             part = slice(start, start + ctx.rows)
             residuals, sums = saved or _residuals(h[part], w, b, targets[part])[:2]
             scale = -(grad[part].to(wide) / sums)[:, None]
-            torch.mul(torch.mm(residuals, w)[:, : ctx.size], scale, out=d_hidden[part])
+            few = ctx.collector is not None and _compiled(residuals, w)
+            d_logits = compiled.matmul(residuals, w) if few else torch.mm(residuals, w)
+            torch.mul(d_logits[:, : ctx.size], scale, out=d_hidden[part])
             # Clamped: the factor of a target whose probability underflows is infinite, and 0 times infinity is NaN.
             scaled = (h[part] * scale).clamp_(-most, most).to(h.dtype)
             product = matrix_gradient(ctx.collector, w, residuals, scaled)

@@ -5,13 +5,14 @@ every cell.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.devices import compute_dtype
+from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import collector, matrix_gradient
 
 OWN_FROM = 640
@@ -47,6 +48,7 @@ def lstm_segment(
     dtype = compute_dtype(x)
     few = x.shape[0] * x.shape[1] <= FEW and dtype == torch.float32
     ours = x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)
+    ours = ours or (few and collector() is not None and compiled.takes(weight_ih, weight_hh))
     if ours or mask is not None:  # no library has dropout of the state
         bias = bias_ih if bias_hh is None else bias_ih + bias_hh
         with torch.autocast(x.device.type, enabled=False):
@@ -126,6 +128,16 @@ class CellGradients:
         return d_gate.flatten(1)
 
 
+def _linear(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if ctx.compiled and len(x) <= compiled.FEW:
+        return compiled.linear(x, weight, bias)
+    return torch.addmm(bias, x, weight.t())
+
+
+def _matmul(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    return compiled.matmul(x, weight) if ctx.compiled and len(x) <= compiled.FEW else torch.mm(x, weight)
+
+
 class _LSTMSegment(torch.autograd.Function):
     """The layer with products in the input's dtype and float32 cells.
 
@@ -138,13 +150,17 @@ class _LSTMSegment(torch.autograd.Function):
         batch, steps, _ = x.shape
         units = h.shape[1]
         x = x.transpose(0, 1).contiguous()
-        inputs = torch.addmm(bias.to(x.dtype), x.flatten(0, 1), weight_ih.t()).view(steps, batch, 4 * units)
+        ctx.compiled = collector() is not None and mask is None and compiled.takes(x, h, c, weight_ih, weight_hh, bias)
+        inputs = _linear(ctx, x.flatten(0, 1), weight_ih, bias.to(x.dtype)).view(steps, batch, 4 * units)
         hidden, cells = x.new_empty(steps + 1, batch, units), Cells.start(c, steps)
         hidden[0] = h
-        recurrent = weight_hh.t()
-        for t in range(steps):
-            before = hidden[t] if mask is None else hidden[t] * mask
-            hidden[t + 1].copy_(cells.step(t, torch.addmm(inputs[t], before, recurrent)))
+        if ctx.compiled:
+            compiled.lstm_forward(inputs, weight_hh, hidden, *cells)
+        else:
+            recurrent = weight_hh.t()
+            for t in range(steps):
+                before = hidden[t] if mask is None else hidden[t] * mask
+                hidden[t + 1].copy_(cells.step(t, torch.addmm(inputs[t], before, recurrent)))
         ctx.save_for_backward(x, weight_ih, weight_hh, hidden, *cells)
         ctx.mask, ctx.dtypes, ctx.collector = mask, (h.dtype, bias.dtype), collector()
         return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
@@ -155,14 +171,19 @@ class _LSTMSegment(torch.autograd.Function):
         x, weight_ih, weight_hh, hidden, *saved = ctx.saved_tensors
         cells, mask = Cells(*saved), ctx.mask
         steps, wide = len(x), cells.gates.dtype
-        back = CellGradients(cells, d_c, x.dtype)
         d_output, d_h = d_output.transpose(0, 1).to(wide).contiguous(), d_h.to(wide)
-        for t in range(steps - 1, -1, -1):
-            d_h = torch.mm(back.step(t, d_h + d_output[t]), weight_hh)
-            d_h = (d_h if mask is None else d_h * mask).to(wide)
-        flat = back.d_gates.flatten(2).flatten(0, 1)
+        if ctx.compiled:
+            d_h, d_c = d_h.clone(), d_c.clone()
+            d_gates = compiled.lstm_backward(weight_hh, *cells, d_output, d_h, d_c)
+        else:
+            back = CellGradients(cells, d_c, x.dtype)
+            for t in range(steps - 1, -1, -1):
+                d_h = torch.mm(back.step(t, d_h + d_output[t]), weight_hh)
+                d_h = (d_h if mask is None else d_h * mask).to(wide)
+            d_gates, d_c = back.d_gates, back.d_c
+        flat = d_gates.flatten(2).flatten(0, 1)
         before = hidden[:-1] if mask is None else hidden[:-1] * mask
-        d_x = torch.mm(flat, weight_ih).view(x.shape).transpose(0, 1)
+        d_x = _matmul(ctx, flat, weight_ih).view(x.shape).transpose(0, 1)
         d_weight_ih = d_weight_hh = None
         if ctx.needs_input_grad[3]:
             d_weight_ih = matrix_gradient(ctx.collector, weight_ih, flat, x.flatten(0, 1))
@@ -170,7 +191,7 @@ class _LSTMSegment(torch.autograd.Function):
             d_weight_hh = matrix_gradient(ctx.collector, weight_hh, flat, before.flatten(0, 1))
         h_dtype, bias_dtype = ctx.dtypes
         d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
-        return d_x, d_h.to(h_dtype), back.d_c, d_weight_ih, d_weight_hh, d_bias, None
+        return d_x, d_h.to(h_dtype), d_c, d_weight_ih, d_weight_hh, d_bias, None
 
 
 class Round(NamedTuple):

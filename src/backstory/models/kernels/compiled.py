@@ -1,0 +1,153 @@
+"""Passes over float32 weights for a few positions of a text, from `compiled.c`, which a C compiler compiles once per machine.
+
+They serve dynamic evaluation, in which a segment of a few tokens costs as much as reading and writing all weights. Without a
+compiler torch's operations compute the same, to about 1e-6.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from backstory.config import UserError
+from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient
+from backstory.storage import disk_cache
+
+VARIABLE = "BACKSTORY_COMPILED"
+"""Environment variable that turns the compiled passes off if it is 0."""
+FEW = 8
+"""Positions up to which products over them are faster than the library's."""
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+THREADS = "-fopenmp"
+"""Flag for several threads, which not every compiler has."""
+NAME = "kernels.so"
+NUMBER, POINTER, REAL = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
+ARGUMENTS = {
+    "add_dots": [NUMBER] * 3 + [POINTER] * 3,
+    "rows_of": [NUMBER] * 3 + [POINTER] * 4,
+    "lstm_forward": [NUMBER] * 3 + [POINTER] * 6,
+    "lstm_backward": [NUMBER] * 3 + [POINTER] * 9,
+    "displace_matrix": [NUMBER] * 3 + [POINTER] * 2 + [NUMBER] + [POINTER] * 7 + [REAL] * 3,
+    "set_threads": [NUMBER],
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled passes; None where they cannot be compiled."""
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None or os.environ.get(VARIABLE) == "0":
+        return None
+    source = Path(__file__).with_name("compiled.c")
+    key = hashlib.sha256("\n".join([source.read_text(), *FLAGS, _processor()]).encode()).hexdigest()[:16]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a cache that cannot be written: the passes are optional
+            entry = disk_cache.fetch(f"kernels-{key}", functools.partial(_compile, compiler, source))
+        passes = ctypes.CDLL(str(entry / NAME))
+        for name, types in ARGUMENTS.items():
+            function = getattr(passes, name)
+            function.argtypes, function.restype = types, None
+    except (OSError, AttributeError, subprocess.SubprocessError, UserError):
+        return None
+    return passes
+
+
+def _compile(compiler: str, source: Path, folder: Path) -> None:
+    """Compile the source into a folder. Raises SubprocessError."""
+    command = [compiler, *FLAGS, str(source), "-o", str(folder / NAME), "-lm"]
+    if subprocess.run([*command, THREADS], capture_output=True, timeout=60).returncode:
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _processor() -> str:
+    """Return what the compiled code depends on: it must not run on another processor that shares the folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return f"{platform.machine()} {platform.processor()} {platform.node()}"
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Return True if the passes can be used for these tensors."""
+    if library() is None:
+        return False
+    return all([t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors])
+
+
+def _call(name: str, *arguments: Tensor | float | None) -> None:
+    passes = library()
+    assert passes is not None
+    passes.set_threads(torch.get_num_threads())
+    getattr(passes, name)(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments])
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x weight^T + bias (K, m), of x (K, n), weight (m, n) and bias (m,)."""
+    y = x.new_zeros(len(x), len(weight)) if bias is None else bias.repeat(len(x), 1)
+    _call("add_dots", *weight.shape, len(x), weight, x, y)
+    return y
+
+
+def matmul(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x weight (K, n), of x (K, m) and weight (m, n)."""
+    y = x.new_empty(len(x), weight.shape[1])
+    _call("rows_of", *weight.shape, len(x), weight, x, y, torch.empty_like(y))
+    return y
+
+
+def lstm_forward(
+    inputs: Tensor, weight: Tensor, hidden: Tensor, values: Tensor, squashed: Tensor, gates: Tensor
+) -> None:
+    """Fill hidden and values (T + 1, B, H) after their first, squashed (T, B, H) and gates (T, B, 4, H) of an LSTM layer.
+
+    inputs (T, B, 4H) is the input's share of the gates, and is changed; weight (4H, H) is the recurrent one.
+    """
+    _call("lstm_forward", *squashed.shape, weight, inputs, hidden, values, squashed, gates)
+
+
+def lstm_backward(
+    weight: Tensor, values: Tensor, squashed: Tensor, gates: Tensor, d_output: Tensor, d_h: Tensor, d_c: Tensor
+) -> Tensor:
+    """Return the gradient of the gates' pre-activations (T, B, 4, H), and change d_h and d_c (B, H) to those of h_0 and c_0."""
+    d_gates, part = torch.empty_like(gates), torch.empty_like(d_h)
+    _call("lstm_backward", *squashed.shape, weight, values, squashed, gates, d_output, d_h, d_c, d_gates, part)
+    return d_gates
+
+
+class Step(NamedTuple):
+    """delta <- (1 - min(1, decay RMS)) delta - rate g / (RMS + epsilon)."""
+
+    rate: float
+    epsilon: float
+    decay: float
+
+
+class Moving:
+    """A parameter (m, n), or (n,), that moves: theta = theta_0 + delta. Raises ValueError if it is not one for these passes."""
+
+    def __init__(self, rms: Tensor, static: Tensor, delta: Tensor, moved: Tensor) -> None:
+        if not takes(rms, static, delta, moved):
+            raise ValueError("the compiled passes take contiguous float32 tensors on the CPU")
+        self.tensors = rms, static, delta, moved
+        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self.shape = tuple(moved.shape) if moved.dim() == 2 else (1, moved.numel())
+
+    def displace(self, gradient: AnyGradient, step: Step) -> None:
+        """Take a step in one pass over memory; a gradient in factors is never written out."""
+        factored = isinstance(gradient, FactoredGradient)
+        left, right, numbers, rows = gradient.factors() if factored else (None,) * 4
+        rest = gradient.rest if factored else gradient
+        if rest is not None:
+            rest = rest.to(torch.float32).contiguous()
+        ranks, extra = 0 if right is None else right.shape[0], 0 if numbers is None else numbers.shape[0]
+        _call("displace_matrix", *self.shape, ranks, left, right, extra, numbers, rows, rest, *self.addresses, *step)
