@@ -65,8 +65,10 @@ TEXT = "Ann saw the tea and Bob sold the jam\nann took more ink\nThe jam saw Bob
 
 WORDS = TextConfig(corpus="words")
 EMBEDDING = EmbeddingConfig(size=6, dropout=0.1, noise=0.1)
-UNTIED = SoftmaxConfig(tied=False, adversarial=0.01)
-MIXTURE = MixtureConfig(experts=2, adversarial=0.01)
+FEW: dict[str, Any] = {"frequent": 2}
+"""So few words take part in every step of a sampled softmax that others are left to draw."""
+UNTIED = SoftmaxConfig(tied=False, adversarial=0.01, **FEW)
+MIXTURE = MixtureConfig(experts=2, adversarial=0.01, **FEW)
 TRAINING = TrainingConfig(
     epochs=4,
     batch_size=2,
@@ -110,12 +112,14 @@ def undropped(core: Any) -> RunConfig:
 
 
 CASES = {
-    "one layer": case(LSTM, SoftmaxConfig()),
+    "one layer": case(LSTM, SoftmaxConfig(**FEW)),
     "two layers, fine-tuned, plateau": case(LSTMConfig(layers=2, hidden=9), finetune_epochs=2, schedule="plateau"),
     "one layer of its own size, step": case(LSTM, MIXTURE, schedule="step", decay_epochs=(1,), averaging="none"),
     "one layer of a given size, step without epochs": case(
         replace(LSTM, output=7), MIXTURE, schedule="step", averaging="always"
     ),
+    "sampled softmax": case(LSTM, replace(UNTIED, sampled=2)),
+    "linear": case(LSTM, schedule="linear", decay_start=0.5),
     "cosine, Adam": case(LSTM, schedule="cosine", **ADAM),
     "steps": case(LSTM, steps=12, averaging="none"),
     "steps, fine-tuned": case(LSTM, steps=12, finetune_epochs=2, averaging="none"),
@@ -124,9 +128,9 @@ CASES = {
     "early stopping, fine-tuned, without averaging": case(
         LSTM, averaging="none", early_stopping=1, finetune_epochs=4, finetune_learning_rate=0.2
     ),
-    "mogrifier without rounds": case(MogrifierConfig(layers=1, hidden=9, rounds=0), SoftmaxConfig(), **ADAM),
+    "mogrifier without rounds": case(MogrifierConfig(layers=1, hidden=9, rounds=0), SoftmaxConfig(**FEW), **ADAM),
     "mogrifier": case(MogrifierConfig(layers=2, hidden=9, rank=3)),
-    "dual": case(LSTM, SoftmaxConfig(), dual=DualConfig(), optimizer="nadam", learning_rate=0.01),
+    "dual": case(LSTM, SoftmaxConfig(**FEW), dual=DualConfig(), optimizer="nadam", learning_rate=0.01),
     "one row, fixed segments": case(
         LSTM, batch_size=1, segment=4, minimum_segment=4, segment_deviation=0.0, partial_shuffle=True
     ),
@@ -138,7 +142,7 @@ CASES = {
     "words of a buffer": case(LSTM, buffer=replace(SPANS, vectors="words")),
     "auxiliary softmax": case(LSTM, buffer=AuxiliarySoftmaxConfig(gate=GateConfig(training_temperature=2.0))),
     "ntm": case(NTMConfig(layers=(5,), **MEMORY), **ADAM),
-    "ntm, two layers": case(NTMConfig(layers=(5, 4), **MEMORY), SoftmaxConfig()),
+    "ntm, two layers": case(NTMConfig(layers=(5, 4), **MEMORY), SoftmaxConfig(**FEW)),
     "dnc": case(DNCConfig(layers=(5,), **MEMORY), **ADAM),
     "dnc, no link": case(DNCConfig(layers=(5,), link=False, **MEMORY), **ADAM),
     "mdm": case(MDMConfig(layers=(5, 4), **MEMORY), **ADAM),

@@ -132,6 +132,16 @@ def test_a_cosine_falls_to_zero_at_the_end_of_the_stage_before_fine_tuning() -> 
     assert values[12:] == [3.0] * 4
 
 
+def test_a_line_begins_after_its_share_of_the_epochs_and_ends_at_zero() -> None:
+    values = rates(settings(schedule="linear", decay_start=0.25, finetune_epochs=1, finetune_learning_rate=3.0))
+    assert values[:12] == pytest.approx([8.0 * min(1.0, (12 - step) / 9) for step in range(12)])
+    assert values[12:] == [3.0] * 4
+    assert rates(settings(schedule="linear", decay_start=1.0)) == [8.0] * 12
+    chosen = settings(schedule="linear", decay_start=0.25, steps=12)
+    assert [stages.learning_rate(Progress(step=n), chosen, 4) for n in range(12)] == pytest.approx(values[:12])
+    assert [stages.is_repeatable(Progress(step=n), chosen, 12) for n in (3, 4)] == [True, False]
+
+
 def test_a_cosine_over_steps_is_that_over_as_many_epochs() -> None:
     by_epochs = rates(settings(schedule="cosine"))
     chosen = settings(schedule="cosine", steps=12)

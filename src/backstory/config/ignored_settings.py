@@ -64,7 +64,8 @@ def _of_training(settings: TrainingConfig) -> dict[str, str]:
     if schedule != "plateau" and not steps_down:
         remedy = "set training.decay_epochs" if schedule == "step" else "choose plateau or step"
         ignored["decay_factor"] = f"with training.schedule {schedule}; {remedy}"
-    for name, its_schedule in (("decay_patience", "plateau"), ("decay_epochs", "step")):
+    of_one = (("decay_patience", "plateau"), ("decay_epochs", "step"), ("decay_start", "linear"))
+    for name, its_schedule in of_one:
         if schedule != its_schedule:
             ignored[name] = f"with training.schedule {schedule}; choose {its_schedule}"
     if settings.has_length and not settings.finetune_epochs and not steps_down:

@@ -346,9 +346,11 @@ class TrainingConfig:
     """End the epochs before fine-tuning once validation has not improved for so many of them; none: train them all."""
     warmup_steps: int = between(0, 0)
     """Steps over which the learning rate rises to its value."""
-    schedule: Literal["constant", "plateau", "step", "cosine"] = "constant"
-    """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine to 0 at the end of
-    the epochs before fine-tuning."""
+    schedule: Literal["constant", "plateau", "step", "cosine", "linear"] = "constant"
+    """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine or a line to 0 at the
+    end of the epochs before fine-tuning."""
+    decay_start: float = between(0.0, 0.0, 1.0)
+    """Share of the epochs before fine-tuning after which the line begins; the rate is constant until then."""
     decay_factor: float = between(0.25, 0.0, 1.0, above=True)
     """The factor of one decay."""
     decay_patience: int = between(0, 0)

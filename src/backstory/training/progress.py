@@ -156,6 +156,9 @@ def learning_rate(progress: Progress, settings: TrainingConfig, segments: int) -
     if settings.schedule == "cosine":
         share = _share_of_stage(progress, settings, segments)
         return rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    if settings.schedule == "linear" and settings.decay_start < 1:
+        share = _share_of_stage(progress, settings, segments)
+        return rate * min(1.0, max(0.0, 1 - share) / (1 - settings.decay_start))
     if settings.schedule == "step" and total_steps(progress, settings) is not None:
         share = _share_of_stage(progress, settings, segments)
         return rate * settings.decay_factor ** sum(share >= epoch / settings.epochs for epoch in settings.decay_epochs)
@@ -263,6 +266,8 @@ def is_repeatable(progress: Progress, settings: TrainingConfig, total: int) -> b
     first_stage = first_stage_steps(total, settings)
     decays = settings.decay_epochs if settings.schedule == "step" else ()
     changes = [first_stage * epoch / settings.epochs for epoch in decays] + [first_stage]
+    if settings.schedule == "linear":
+        changes.append(first_stage * settings.decay_start)
     return progress.step <= min(changes)
 
 
