@@ -21,6 +21,7 @@ PROVENANCE = (
 FIGURES = {
     "training": "parameters epochs best_epoch valid_perplexity valid_nats unit tokens unknown overlap curve tokens_per_second",
     "evaluation": "split reader readers gains after unit tokens batch_size addressing lengths window nats_per_token perplexity "
+    "open_bits_per_byte "
     "bits_per_token bits_per_character bits_per_byte words nats_per_word perplexity_per_word policy memory answers recency "
     f"overlap audit {UNKNOWN}",
     "examination": "experiment split unit reader readers seed targets maximum_context context within_documents near tagger "
