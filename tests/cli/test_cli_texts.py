@@ -21,15 +21,16 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     before = tree(Path())
     result = bs.evaluate("run", text=Path("text.txt"))
     line = (
-        f"run, {{}}: perplexity {result.figures.perplexity:.2f} per word over 11 words, "
+        f"run, {{}}: perplexity {result.figures.perplexity:.2f} per word{{}} over 11 words, "
         "9.1% of them outside the vocabulary, audit passed\n"
         "  unknown     9.1% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with "
         "models of another vocabulary; the training text has not these; give more of it, or another tokenizer\n"
     )
+    spelled = f", {result.figures.open_bits_per_byte:.4f} bits per byte with spelling"
     of_file = command("evaluate", "run", "text.txt")
-    assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt"), "")
+    assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt", spelled), "")
     piped(monkeypatch, TEXT.encode())
-    assert command("evaluate", "run", "-").out == line.format("standard input")
+    assert command("evaluate", "run", "-").out == line.format("standard input", "")
     assert json.loads(command("evaluate", "run", "text.txt", "--json").out)["figures"] == result.figures.to_dict()
     assert tree(Path()) == before
 
