@@ -138,12 +138,6 @@ def test_the_estimate_is_near_what_a_step_takes(
     noise, text = 0.15 if adversarial else 0.0, CHARACTERS if "char" in recipe else TEXT
     sizes = [recipe, precision.name, *map(str, (text.types, batch, segment, adversarial, noise))]
     sizes += [json.dumps(buffer), json.dumps(core)]
-    # One process may take a third more than another for the same step, as its heap falls out: the one in the middle counts.
-    measured = [
-        int(subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    taken = statistics.median(measured)
     changes = {
         "batch_size": batch,
         "segment": segment,
@@ -154,8 +148,20 @@ def test_the_estimate_is_near_what_a_step_takes(
     settings = to_dict(recipes.load(recipe))
     settings["model"] |= {"buffer": buffer, "core": core or settings["model"]["core"]}
     config = with_training(from_dict(RunConfig, settings, "test"), **changes)
-    ratio = sum(estimate(config, text, precision).values()) / taken
-    assert 0.6 < ratio < memory.MARGIN, f"{taken >> 20} MiB, {ratio:.2f} estimated"
+    needed, measured = sum(estimate(config, text, precision).values()), [taken(sizes)]
+    # One process may take a third more than another for the same step, as its heap falls out: the one in the middle counts.
+    # Where the first is so near that a third more or less would do too, others need not be asked.
+    if not 0.8 < needed / measured[0] < memory.MARGIN / 1.34:
+        measured += [taken(sizes), taken(sizes)]
+    ratio = needed / statistics.median(measured)
+    assert 0.6 < ratio < memory.MARGIN, f"{[size >> 20 for size in measured]} MiB, {ratio:.2f} estimated"
+
+
+def taken(sizes: list[str]) -> int:
+    """Bytes that two steps take in a process of their own."""
+    return int(
+        subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
+    )
 
 
 @pytest.mark.parametrize(
