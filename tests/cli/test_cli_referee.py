@@ -69,7 +69,7 @@ def test_a_claim_is_compared(command: Command) -> None:
     line = ["referee", "bigrams.py:Bigrams", "--text", "my.txt", "--claim", "bytes=300", "--claim"]
     assert command(*line, "tokens=300").code == 0
     wrong = command(*line, "bits-per-byte=1.07")
-    assert wrong.code == 1 and "FAILED 1.07 bits per byte were claimed, and the referee finds" in wrong.out
+    assert wrong.code == 1 and "FAILED: 1.07 bits per byte were claimed, and the referee finds" in wrong.out
 
 
 def test_a_text_may_come_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

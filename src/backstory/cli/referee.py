@@ -4,19 +4,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, typed_text
-from backstory.config import UserError, plural
+from backstory.config import UserError
 from backstory.config.plugin_files import load_factory
 from backstory.config.referee_options import RefereeOptions
-from backstory.config.scores import IN_BITS
 from backstory.config.terminal import one_line, progress_bar
-
-if TYPE_CHECKING:
-    from backstory.results import RefereeFigures, Result
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     announce(f"refereeing {one_line(name)} on {args.text}")
     from backstory.evaluation.refereed_text import RefereedText
     from backstory.evaluation.refereeing import referee
+    from backstory.reports.sections.referee_section import describe
 
     typed = str(args.text) == "-"
     text = RefereedText.of_file(typed_text(), "standard input") if typed else RefereedText.of_path(args.text)
@@ -63,38 +60,3 @@ def main(arguments: Sequence[str]) -> int:
     if not passed and args.json:
         print(f"backstory: {result.figures.audit.in_words()}", file=sys.stderr)
     return 0 if passed else 1
-
-
-def describe(result: "Result[RefereeFigures]") -> str:
-    """Return the score and the verdict as lines of text."""
-    figures, audit = result.figures, result.figures.audit
-    failed = {violation.condition: violation for violation in figures.violations}
-    lines = [f"{one_line(result.name)} on {result.corpus.title()}", f"  {'score':<22} {_score(figures)}"]
-    for condition in audit.checks or {}:
-        passed = "nothing was claimed" if condition == "as_reported" and not figures.claims else "passed"
-        verdict = f"FAILED {failed[condition].in_words()}" if condition in failed else passed
-        lines.append(f"  {condition.replace('_', ' '):<22} {verdict}")
-    lines.append(f"  {'extent':<22} {_extent(figures)}; seed {audit.seed}")
-    return "\n".join(lines)
-
-
-def _score(figures: "RefereeFigures") -> str:
-    counted = f"over {figures.tokens:,} {plural(figures.unit, figures.tokens)}"
-    if figures.nats_per_token is None:
-        return f"none, as a token has no probability, {counted}"
-    numbers = [f"{figures.nats_per_token:.4f} nats and perplexity {figures.perplexity:.4g} per {figures.unit}"]
-    if figures.bits_per_byte is not None:
-        numbers.insert(0 if figures.unit in IN_BITS else 1, f"{figures.bits_per_byte:.4f} bits per byte")
-    fails = {violation.condition for violation in figures.violations} - {"as_reported"}
-    invalid = "; it does not count, as the audit failed" if fails else ""
-    return f"{', '.join(numbers)} {counted}{invalid}"
-
-
-def _extent(figures: "RefereeFigures") -> str:
-    """Return how much was tried, and how sure that is."""
-    if figures.decoded == figures.tokens:
-        return "every token was decoded"
-    return (
-        f"{figures.decoded:,} random {plural(figures.unit, figures.decoded)} decoded and {figures.replayed:,} replayed; "
-        f"decoding misses a cheat at 1 token in 100 in {100 * figures.missed:.2g}% of audits"
-    )

@@ -19,7 +19,8 @@ class ReportArguments(JsonOutput):
     """Write the results of run folders as one self-contained page, or as tables and figures for a paper."""
 
     runs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders, or folders of runs.")
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="RUN...", help="Run folders, folders of runs, or a result.json."),
     ]
     out: Path = Path("report.html")
     """The file to write: .html (a page), .md (Markdown), .tex (LaTeX tables for \\input) or .csv (a row for each figure);
@@ -50,8 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.results.run_listing import runs_in
     from backstory.storage.provenance import RESULT
 
+    folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
     # A suite or a sweep has a result of its own, which is of its runs.
-    runs = [run for folder in args.runs for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
+    runs = [run for folder in folders for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
     write(runs, args.out, args.overwrite, published_examinations(), args.figures)
     args.show({"page": str(args.out), "runs": list(map(str, runs))}, str(args.out))
     return 0

@@ -14,6 +14,7 @@ from backstory.results import (
     EvaluationFigures,
     ExaminationFigures,
     ExplanationFigures,
+    RefereeFigures,
     ReproductionFigures,
     Result,
     RunResults,
@@ -107,7 +108,7 @@ def summary(run: RunResults) -> str:
         return f"{search_summary(searches[0].figures)}."
     main, truncations = _reads(run), run.of(TruncationFigures)
     if not truncations:
-        return f"{main}." if main else f"{run.name} has the results below."
+        return f"{main}." if main else _refereed(run) or f"{run.name} has the results below."
     # The context that the sentence's own reader uses, where that was examined.
     best = best_evaluation(run)
     alike = [r for r in truncations if r.figures.read_by == (best.figures.reader if best else "static")]
@@ -140,6 +141,13 @@ def _reads(run: RunResults) -> str:
             f"at epoch {count(f.best_epoch)} of {count(f.epochs)} (from training, not audited)"
         )
     return ""
+
+
+def _refereed(run: RunResults) -> str:
+    """Return how many predictors were refereed, and how many passed; empty where there is none."""
+    passed = [result.figures.audit.passed for result in run.of(RefereeFigures)]
+    refereed = f"{count(len(passed))} refereed {plural('predictor', len(passed))}"
+    return f"{count(sum(passed))} of {refereed} passed." if passed else ""
 
 
 def _unknown(unknown: Any, tokens: int) -> str:

@@ -12,6 +12,7 @@ from backstory.results import (
     ExaminationFigures,
     Figures,
     OtherFigures,
+    RefereeFigures,
     ReproductionFigures,
     Result,
     RunResults,
@@ -52,19 +53,20 @@ def tidy_csv(runs: Sequence[RunResults]) -> str:
 def _rows(name: str, result: Result[Any]) -> Iterator[list[Any]]:
     f, origin = result.figures, result.provenance
     unit, tokens = getattr(f, "unit", ""), getattr(f, "tokens", getattr(f, "targets", ""))
-    audit = audit_word(f.audit) if isinstance(f, EvaluationFigures | TrainingFigures) else ""
+    audit = audit_word(f.audit) if isinstance(f, EvaluationFigures | TrainingFigures | RefereeFigures) else ""
+    reader = result.name if isinstance(f, RefereeFigures) else f.read_by
     weights = origin.weights if isinstance(origin.weights, str) else ""
     for what, metric, value, low, high in _figures(f):
         if is_number(value):
-            yield [name, f.label, getattr(f, "split", ""), f.read_by, what, metric, value, low, high, unit,
+            yield [name, f.label, getattr(f, "split", ""), reader, what, metric, value, low, high, unit,
                    tokens if is_number(tokens) else "", audit, result.stale or "", origin.seed,
                    result.corpus.title(""), weights, origin.command]  # fmt: skip
 
 
 def _figures(figures: Figures) -> Iterator[Figure]:
     match figures:
-        case EvaluationFigures():
-            yield from (("", metric, getattr(figures, metric), "", "") for metric in _SCORES)
+        case EvaluationFigures() | RefereeFigures():
+            yield from (("", metric, getattr(figures, metric, None), "", "") for metric in _SCORES)
         case TrainingFigures():
             yield from (("", metric, getattr(figures, metric), "", "") for metric in _TRAINING)
             yield from ((f"epoch {e.epoch}", "valid_perplexity", e.valid_perplexity, "", "") for e in figures.curve)

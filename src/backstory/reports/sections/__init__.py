@@ -13,6 +13,7 @@ from backstory.reports.sections import (
     gains_section,
     gate_section,
     passage_section,
+    referee_section,
     reproduction_section,
     search_section,
     settings_section,
@@ -22,6 +23,7 @@ from backstory.results import Result
 SECTIONS: tuple[Section, ...] = (
     reproduction_section.SECTION,
     search_section.SECTION,
+    referee_section.SECTION,
     gains_section.SECTION,
     figures_section.FIGURES,
     figures_section.LEARNING,
