@@ -12,7 +12,6 @@ import pytest
 import torch
 from cheats import Cheated, GoldCache, LearnsWhileScoring, OpenGoldCache, PeeksAhead, TrainsOnInputs
 from coded_runs import TEXT, run_of, vocabulary_of
-from foreign import saved
 from tiers import fast_then_full
 
 import backstory.codec.token_code as token_code
@@ -103,13 +102,6 @@ def test_narrow_products_come_back_too(run: Run) -> None:
     code = compress(TEXT.encode(), run, precision="bfloat16", batch_size=3)
     assert decompress(code.data, run) == TEXT.encode()
     assert code.model_bits != compress(TEXT.encode(), run, batch_size=3).model_bits
-
-
-def test_a_model_of_transformers(tmp_path: Path) -> None:
-    saved(tmp_path / "gpt2", text=TEXT * 5, n_positions=32)
-    data = f"{TEXT} and an ünknown <|endoftext|> \x00 end".encode() + b"\xff"
-    code = compress(data, f"hf:{tmp_path / 'gpt2'}", window=16)
-    assert decompress(code.data, f"hf:{tmp_path / 'gpt2'}") == data
 
 
 def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
