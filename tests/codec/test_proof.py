@@ -25,6 +25,19 @@ READINGS = [
     {"reader": "tempered:temperature=1.3", "split": "valid"},
 ]
 
+AFTER = [
+    {"reader": "dynamic:rule=sgd,rate=0.3,segment=4"},  # which holds a part of a segment at the end of the split
+    {"reader": "cache:window=20", "batch_size": 7},
+    {"reader": "dynamic:rule=sgd,rate=0.3,segment=7+cache:window=9"},
+    {},
+]
+LINES = [
+    {"batch_size": 3},
+    {"reader": "dynamic:rule=sgd,rate=0.3,segment=3"},
+    {"reader": "cache:window=20"},
+    {"reader": "cache:window=20", "batch_size": 100},
+]
+
 
 @pytest.mark.parametrize("reading", fast_then_full(READINGS, READINGS[:3]), ids=str)
 def test_a_score_is_proved_in_the_shapes_that_it_was_read_in(reading: dict, tiny_run: Path, tmp_path: Path) -> None:
@@ -72,12 +85,54 @@ def test_a_score_that_is_better_than_the_code_does_not_hold(
     assert "% more than reported" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("reading", fast_then_full(AFTER, AFTER[:1]), ids=str)
+def test_a_score_after_another_split_is_proved_where_that_split_is(
+    reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "proof.bks"
+    figures = bs.evaluate(tiny_run, proof=file, out=tmp_path / "out", after="valid", **reading).figures
+    assert figures.proof is not None
+    assert figures.proof.nats_per_token == pytest.approx(figures.nats_per_token, rel=1e-4)
+    verified = bs.verify(file, tiny_run)
+    assert verified.holds and verified.same_text and verified.after == "valid"
+    assert verified.nats_per_token == figures.proof.nats_per_token
+    header, payload = unpack(file.read_bytes(), "it")
+    assert header.after is not None
+    changed = replace(header, after=header.after | {"sha256": "0" * 64})
+    file.write_bytes(pack(changed, payload))
+    assert main(["verify", str(file)]) == 2
+    assert "was scored after the valid split of " in capsys.readouterr().err
+    with pytest.raises(UserError, match="does not come out"):  # the text before is needed
+        bs.verify(pack(replace(header, after=None), payload), tiny_run)
+
+
+@pytest.mark.parametrize("reading", fast_then_full(LINES, LINES[:2]), ids=str)
+def test_a_score_of_lines_by_themselves_is_proved(
+    reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, text, other = (tmp_path / name for name in ("proof.bks", "text.txt", "other.txt"))
+    text.write_text("ann saw the tea\n\nbob\nann saw\nthe tea and bob saw the tea\n" * 2)
+    other.write_text(text.read_text().replace("saw\nthe", "saw the\n"))
+    figures = bs.evaluate(tiny_run, text, proof=file, each_line=True, **reading).figures
+    assert figures.proof is not None
+    assert figures.proof.nats_per_token == pytest.approx(figures.nats_per_token, rel=1e-4)
+    verified = bs.verify(file, tiny_run, text=text)
+    assert verified.holds and verified.same_text and verified.lines == figures.lines == 8
+    assert verified.nats_per_token == figures.proof.nats_per_token
+    assert main(["verify", str(file), "--text", str(text)]) == 0
+    assert " in 8 lines, each by itself, the same as text.txt" in capsys.readouterr().out
+    assert bs.verify(file, tiny_run, text=other).same_text is False  # the same words in other lines
+    header, payload = unpack(file.read_bytes(), "it")
+    with pytest.raises(UserError, match="does not come out after 0 of"):
+        bs.verify(pack(replace(header, lines=7), payload), tiny_run)
+    with pytest.raises(UserError, match="is damaged: its header"):
+        bs.verify(pack(replace(header, lines=0), payload), tiny_run)
+
+
 def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.bks"
-    with pytest.raises(UserError, match="proof and after cannot be combined"):
-        bs.evaluate(tiny_run, proof=file, after="valid")
-    with pytest.raises(UserError, match="proof and each_line=True cannot be combined"):
-        bs.evaluate(tiny_run, "ann saw\n", proof=file, each_line=True)
+    with pytest.raises(UserError, match="proof with after needs the run's own corpus"):
+        bs.evaluate(tiny_run, proof=file, after="valid", corpus="wikitext-2")
     code = bs.compress(b"ann saw the tea\n", tiny_run).data
     with pytest.raises(UserError, match="is a compressed file, not the proof of an evaluation"):
         bs.verify(code)

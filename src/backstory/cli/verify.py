@@ -67,11 +67,13 @@ def describe(verified: "Verification") -> str:
     worse = verified.nats_per_token / verified.reported - 1 if verified.reported > 0 else 0.0
     claim = "as reported" if verified.holds or verified.same_text is False else f"{worse:.1%} more than reported"
     tokens = f"{verified.tokens:,} {plural(verified.unit, verified.tokens)}"
+    lines = "" if verified.lines is None else f" in {verified.lines:,} {plural('line', verified.lines)}, each by itself"
+    after = "" if verified.after is None else f", read after {verified.after}"
     return "\n".join(
         [
             f"{one_line(verified.file)}: decoded with {one_line(verified.model)}, {verified.reader} reader",
             f"  score       {format_score(verified.nats_per_token, verified.unit)}, "
             f"{verified.nats_per_token:.4f} nats per token, {claim}",
-            f"  text        {tokens}, {one_line(text)}",
+            f"  text        {tokens}{lines}, {one_line(text)}{one_line(after)}",
         ]
     )

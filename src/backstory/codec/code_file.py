@@ -20,6 +20,8 @@ MOST_ROWS = 1 << 16
 _START = struct.Struct(">4sBII")
 TEXT = {"corpus": str, "fingerprint": str, "split": str, "unit": str, "nats_per_token": float}
 """Types of what is said of the text of a proof."""
+LATER = {"lines": None, "after": None}
+"""Fields that older files of this version do not have; they are written only where they are not None."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,16 @@ class Header:
     """CRC-32 of the code."""
     text: dict[str, Any] | None = None
     """Of tokens: which text they are, and the figure that an evaluation reports of it (`TEXT`)."""
+    lines: int | None = None
+    """Of tokens: how many lines they are, each read by itself; None for a text from end to end."""
+    after: dict[str, str] | None = None
+    """Of tokens: `split` that was read before them, and the `sha256` of its ids; None if they were read from the start."""
 
 
 def pack(header: Header, code: bytes) -> bytes:
     """Return the content of a file."""
-    deflated = zlib.compress(json.dumps(asdict(header), separators=(",", ":")).encode(), 9)
+    values = {name: value for name, value in asdict(header).items() if name not in LATER or value is not None}
+    deflated = zlib.compress(json.dumps(values, separators=(",", ":")).encode(), 9)
     return _START.pack(MARK, VERSION, len(deflated), zlib.crc32(deflated)) + deflated + code
 
 
@@ -109,6 +116,7 @@ def _header(deflated: bytes) -> Header | None:
     """Return a header; None for one that is none. Raises ValueError and zlib.error."""
     inflater = zlib.decompressobj()
     values = parse(inflater.decompress(deflated, LARGEST_HEADER))
+    values = LATER | values if isinstance(values, dict) else values
     hints = get_type_hints(Header) | {"content": str}
     if not has_fields(values, hints) or values["content"] not in ("file", "tokens"):
         return None
@@ -117,4 +125,6 @@ def _header(deflated: bytes) -> Header | None:
     valid = min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS
     if header.content == "tokens":
         valid = valid and header.tokens > 0 and has_fields(header.text, TEXT)
+        valid = valid and (header.lines is None or 1 <= header.lines <= header.tokens)
+        valid = valid and (header.after is None or has_fields(header.after, {"split": str, "sha256": str}))
     return header if valid else None

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from backstory.codec.code_file import Header, pack, unpack
-from backstory.codec.range_coder import Decoder, Encoder
+from backstory.codec.range_coder import Coder, Decoder, Encoder
 from backstory.codec.setting import Source, broken, describe, ids_hash, name_of, open_decoder, read_all, same_threads
 from backstory.codec.spelling import Unit
-from backstory.codec.token_code import BrokenCode, code_text, side_by_side
+from backstory.codec.token_code import BrokenCode, CodedText, code_lines, code_text, line_groups, side_by_side
 from backstory.config import UserError
 from backstory.config.errors import pasted
 from backstory.config.options import LoadOptions
 from backstory.config.terminal import one_line
+from backstory.data import Split
 from backstory.readers import Reader
+from backstory.readers.base import blocks
 from backstory.readers.registry import ConfiguredLayer
 from backstory.runs.run import Run
 
@@ -35,6 +38,8 @@ class Proof:
     nats_per_token: float
     """Length of the tokens' code, without what says where rows begin."""
     run: Run
+    lengths: np.ndarray | None = None
+    """(lines,) tokens of each line if each was read by itself."""
 
 
 def prove(
@@ -47,15 +52,20 @@ def prove(
     options: LoadOptions,
     overrides: Mapping[str, str],
     progress: Progress | None = None,
+    *,
+    lengths: np.ndarray | None = None,
+    after: Split | None = None,
 ) -> tuple[Proof, bytes]:
     """Return the proof of a reading of token ids (N,), and the content of its file; the reader starts again.
 
-    `text` says which text it is, and what was reported of it. Raises UserError.
+    `text` says which text it is, and what was reported of it; `lengths` (lines,) are those of its lines if each was read by
+    itself, and `after` is the split that was read before it. Raises UserError.
     """
     coder = Encoder()
     units = [Unit(int(id), b"", b"") for id in ids]
-    groups = side_by_side(len(ids), batch_size)
-    coded = code_text(coder, reader, run.vocabulary.start, groups, units=units, joined=True, progress=progress)
+    size = len(ids), batch_size, None if lengths is None else len(lengths)
+    before = None if after is None else after.ids
+    coded, _ = _code(coder, reader, run.vocabulary.start, *size, before, progress, units, lengths)
     code = coder.finish()
     header = Header(
         content="tokens",
@@ -65,17 +75,24 @@ def prove(
         code_size=len(code),
         code_crc=zlib.crc32(code),
         text=text,
+        lines=None if lengths is None else len(lengths),
+        after=None if after is None else {"split": after.name, "sha256": ids_hash(after.ids)},
         **describe(run, reader, layers, options, overrides, batch_size),
     )
-    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run), pack(header, code)
+    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run, lengths), pack(header, code)
 
 
 def decode_proof(
-    file: Source, model: Path | str | Run | None = None, device: str = "auto", progress: Progress | None = None
+    file: Source,
+    model: Path | str | Run | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+    data_dir: Path | None = None,
 ) -> Proof:
     """Decode a proof with its model, by default the run that the file names.
 
-    Raises UserError for what is no proof, a damaged one, another model, and a code that does not come out.
+    Raises UserError for what is no proof, a damaged one, another model, a code that does not come out, and where a split that
+    was read before the text is not here.
     """
     name = name_of(file)
     header, code = unpack(read_all(file), name)
@@ -87,17 +104,72 @@ def decode_proof(
     if model is None and not Path(header.model).is_dir():  # nothing is downloaded because a file says so
         raise UserError(f"the model of {one_line(name)}, {one_line(header.model)}, is not here; name it with --model")
     run, reader = open_decoder(header, header.model if model is None else model, device)
-    coder = Decoder(code)
+    before, size = _before(name, header, run, data_dir), (header.tokens, header.batch_size, header.lines)
     try:
         with same_threads(header):
-            groups = side_by_side(header.tokens, header.batch_size)
-            coded = code_text(coder, reader, run.vocabulary.start, groups, joined=True, progress=progress)
+            coded, lengths = _code(Decoder(code), reader, run.vocabulary.start, *size, before, progress)
         ids = coded.tokens()
         if ids_hash(ids) != header.sha256:
             raise BrokenCode(coded)
     except BrokenCode as error:
         raise broken(name, header, error.coded) from None
-    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run)
+    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run, lengths)
+
+
+def _code(
+    coder: Coder,
+    reader: Reader,
+    first: int,
+    tokens: int,
+    batch_size: int,
+    lines: int | None,
+    before: np.ndarray | None,
+    progress: Progress | None,
+    units: Sequence[Unit] | None = None,
+    lengths: np.ndarray | None = None,
+) -> tuple[CodedText, np.ndarray | None]:
+    """Code tokens in the rows in which they are scored, and in front the lengths (lines,) of `lines`; return both.
+
+    An encoder gives units and lengths. The reader has read the ids `before` (N,), if there are any. Raises BrokenCode.
+    """
+    if lines is None:
+        groups = side_by_side(tokens, batch_size)
+    else:
+        lengths = code_lines(coder, tokens, lines, lengths)
+        if lengths is None:
+            raise BrokenCode(CodedText([], []))
+        groups = line_groups(lengths, batch_size)
+    if before is not None:
+        _read(reader, before, first, batch_size)
+    joined, start = lines is None, before is None
+    coded = code_text(coder, reader, first, groups, units=units, joined=joined, start=start, progress=progress)
+    return coded, lengths
+
+
+@torch.no_grad()
+def _read(reader: Reader, ids: np.ndarray, first: int, batch_size: int) -> None:
+    """Read token ids (N,) from the start, in the blocks of `evaluate`."""
+    reader.start(min(batch_size, len(ids)))
+    for block in blocks(ids, first, batch_size, reader.block, next(reader.model.parameters()).device):
+        reader.predict(block.tokens)
+        reader.observe(block.targets)
+
+
+def _before(name: str, header: Header, run: Run, data_dir: Path | None) -> np.ndarray | None:
+    """Return the ids (N,) of the split that was read before the text, if one was. Raises UserError if it is not here."""
+    if header.after is None:
+        return None
+    title = one_line(f"the {header.after['split']} split of {(header.text or {})['corpus']}")
+    try:
+        split = run.dataset(None, data_dir).splits.get(header.after["split"])
+    except UserError as error:
+        raise UserError(f"{one_line(name)} was scored after {title} had been read, and {error}") from None
+    if split is None or ids_hash(split.ids) != header.after["sha256"]:
+        raise UserError(
+            f"{one_line(name)} was scored after {title} had been read, and the run's corpus here is another; "
+            "name the folder of the right one with --data-dir"
+        )
+    return split.ids
 
 
 def _nats(bits: float, tokens: int) -> float:

@@ -18,6 +18,7 @@ from backstory.codec.range_coder import Coder
 from backstory.codec.shares import cumulative_shares
 from backstory.codec.spelling import ESCAPED, Speller, Unit, kind_of_last
 from backstory.readers import Reader
+from backstory.readers.base import line_batches
 
 CHECK_EVERY = 4096
 """Steps between two checksums."""
@@ -35,6 +36,8 @@ class CodedText:
     """The bytes of each token."""
     checked: int = 0
     """Steps that came out right, by the checksums."""
+    checked_tokens: int = 0
+    """Tokens of these steps."""
     bits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("model", "spelling", "rows", "checks"), 0.0))
     """Length of the code by its parts."""
 
@@ -85,7 +88,9 @@ class Steps:
         """Without `start` the reader goes on from what it has read."""
         self.reader, self._rows = reader, rows
         self._device = next(reader.model.parameters()).device
-        self._size = 1 if one_by_one(reader) else reader.block
+        # A reader that goes on may hold a part of a block already: then its blocks must end where they do in `evaluate`.
+        single = one_by_one(reader) if start else reader.capabilities.block_invariant
+        self._size = 1 if single else reader.block
         self._tokens = self._targets = torch.empty(rows, 0, dtype=torch.long, device=self._device)
         if start:
             reader.start(rows)
@@ -130,6 +135,30 @@ def side_by_side(tokens: int, batch_size: int) -> list[Rows]:
     rows = min(batch_size, tokens)
     length = math.ceil(tokens / rows)
     return [[(min(row * length, tokens), min((row + 1) * length, tokens)) for row in range(rows)]]
+
+
+def code_lines(coder: Coder, tokens: int, lines: int, lengths: np.ndarray | None = None) -> np.ndarray | None:
+    """Code how many tokens each line of a text has, (lines,); return None where these are no lines of so many tokens.
+
+    An encoder gives the lengths; a decoder gets them back.
+    """
+    bits, left = tokens.bit_length(), tokens
+    coded = np.empty(lines, np.int64)
+    for line in range(lines):
+        coded[line] = coder.number(bits, 0 if lengths is None else int(lengths[line]))
+        left -= int(coded[line])
+        if coded[line] < 1 or left < 0:
+            return None
+    return None if left else coded
+
+
+def line_groups(lengths: np.ndarray, batch_size: int) -> list[Rows]:
+    """Return the groups of rows that lines of these lengths (lines,) are read in, each line by itself."""
+    ends = np.cumsum(lengths)
+    return [
+        [(int(ends[line] - lengths[line]), int(ends[line])) for line in batch]
+        for batch in line_batches(lengths, batch_size)
+    ]
 
 
 @torch.no_grad()
@@ -219,7 +248,7 @@ class _TextCoder:
         if self.coder.number(CHECK_BITS, self._crc) != self._crc:
             raise BrokenCode(self.coded)
         self.coded.bits["checks"] += self.coder.bits - bits
-        self.coded.checked = step
+        self.coded.checked, self.coded.checked_tokens = step, self.tokens
 
     def row_end(self, position: int, reader: Reader) -> int:
         """Code the last token of a row, each as likely as any other. Raises BrokenCode for one that there is not."""

@@ -226,10 +226,6 @@ class EvalOptions(ReadingOptions, ModelOptions):
             return
         if self.text is None:
             raise UserError("--each-line scores the lines of a text; name a file, or - for standard input")
-        if self.proof is not None:
-            raise UserError(
-                "--proof and --each-line cannot be combined, as it codes a text from end to end; remove one"
-            )
         if self.resume:
             raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 

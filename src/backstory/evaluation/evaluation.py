@@ -168,6 +168,8 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
     slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
     figures = replace(figures, **counts, window=can.maximum_length if slid else None)
+    if options.proof is not None:
+        figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
     origin = replace(origin, seconds=round(readings["text"].seconds, 1))
     setup.run.check_unchanged(destination)
     if options.per_line is not None:

@@ -16,7 +16,7 @@ from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, usual_places
 from backstory.evaluation.metrics.per_token import rounded, text_file
 from backstory.evaluation.reading_loop import Observer, ScoredBlock, StreamReading
-from backstory.readers.base import Block, Reader
+from backstory.readers.base import Block, Reader, line_batches
 
 COLUMNS = ("line", "tokens", "nats", "perplexity", "text")
 """The fields of the table (docs/reading.md)."""
@@ -79,12 +79,6 @@ class LineReading(StreamReading):
         nats = torch.where(block.scored, -scored.log_prob.double(), 0.0)
         self.nats[self._lines] += nats.sum(1).cpu().numpy()
         return scored
-
-
-def line_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Return the numbers of the lines that are read side by side: in their order one at a time, else by length."""
-    order = np.arange(len(lengths)) if batch_size == 1 else np.argsort(lengths, kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
 def line_audit(reading: LineReading, places: int | None, seed: int | None) -> Audit:

@@ -14,6 +14,8 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions
 from backstory.config.scores import bits, perplexity
+from backstory.data import Split
+from backstory.data.encoding import TextLines
 from backstory.evaluation.opening import EvalSetup, read_text
 from backstory.results.evaluation_record import ProofRecord
 from backstory.runs.run import Run
@@ -24,11 +26,11 @@ Progress = Callable[[int, int], None]
 
 
 def check_proof(options: EvalOptions) -> None:
-    """Raise UserError where a proof cannot be written, or of such a reading there is none."""
+    """Raise UserError where a proof cannot be written, or a decoder could not read what was read before the text."""
     if options.proof is None:
         return
-    if options.after is not None:
-        raise UserError("--proof and --after cannot be combined, as a decoder has not read that split; remove one")
+    if options.after is not None and options.corpus is not None:
+        raise UserError("--proof with --after needs the run's own corpus, which a decoder has too; remove --corpus")
     check_out(options.proof, options.overwrite)
 
 
@@ -43,9 +45,11 @@ def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | 
         "nats_per_token": nats,
     }
     overrides, loading = options.inference_overrides(), options.load_options()
-    batch_size = min(options.batch_size, len(split.ids))
+    lengths = None if setup.lines is None else np.diff([*split.documents, len(split.ids)])
+    after = None if options.after is None else setup.dataset.splits[options.after]
+    batch_size = min(options.batch_size, len(split.ids if lengths is None else lengths))
     reading = setup.run, setup.reader, setup.layers, split.ids, batch_size
-    proof, content = prove(*reading, text, loading, overrides, progress)
+    proof, content = prove(*reading, text, loading, overrides, progress, lengths=lengths, after=after)
     write(path, content)
     return ProofRecord(
         file=path.name,
@@ -65,6 +69,10 @@ class Verification:
     corpus: str
     split: str
     unit: str
+    lines: int | None
+    """Lines that were read each by itself; None for a text from end to end."""
+    after: str | None
+    """The split that was read before the text, if one was."""
     tokens: int
     nats_per_token: float
     """Length of the code."""
@@ -73,7 +81,8 @@ class Verification:
     reported: float
     """Nats per token that the evaluation reported."""
     same_text: bool | None
-    """True if the decoded tokens are those of the text; None if there was no text to compare with."""
+    """True if the decoded tokens, and the lines if each was read by itself, are those of the text; None if there was no text
+    to compare with."""
 
     @property
     def holds(self) -> bool:
@@ -112,9 +121,8 @@ def verify(
         >>> bs.verify("proof.bks").holds
         True
     """
-    proof = decode_proof(file, model, device, progress)
+    proof = decode_proof(file, model, device, progress, data_dir)
     described: dict[str, Any] = proof.header.text or {}
-    expected = _expected(proof, text, data_dir)
     return Verification(
         file=name_of(file),
         model=proof.header.model,
@@ -122,24 +130,35 @@ def verify(
         corpus=described["corpus"],
         split=described["split"],
         unit=described["unit"],
+        lines=proof.header.lines,
+        after=None if proof.header.after is None else proof.header.after["split"],
         tokens=len(proof.ids),
         nats_per_token=proof.nats_per_token,
         perplexity=perplexity(proof.nats_per_token),
         bits_per_token=bits(proof.nats_per_token),
         reported=described["nats_per_token"],
-        same_text=None if expected is None else np.array_equal(expected, proof.ids),
+        same_text=_is_same(proof, _expected(proof, text, data_dir)),
     )
 
 
-def _expected(proof: Proof, text: Path | None, data_dir: Path | None) -> np.ndarray | None:
-    """Return the ids of the text that was to be read; None if it is not here."""
+def _is_same(proof: Proof, expected: Split | None) -> bool | None:
+    """Return True if a text is what was decoded, in the same lines if each was read by itself; None without one."""
+    if expected is None:
+        return None
+    lengths = proof.lengths
+    same_lines = lengths is None or np.array_equal(np.cumsum(lengths) - lengths, expected.documents)
+    return same_lines and np.array_equal(expected.ids, proof.ids)
+
+
+def _expected(proof: Proof, text: Path | None, data_dir: Path | None) -> Split | None:
+    """Return the text that was to be read; None if it is not here."""
     described: dict[str, Any] = proof.header.text or {}
     if text is not None:
-        return read_text(proof.run, text).splits["text"].ids
+        lines = None if proof.lengths is None else TextLines()
+        return read_text(proof.run, text, lines=lines).splits["text"]
     if described["fingerprint"] != proof.run.corpus.get("fingerprint"):
         return None
     try:
-        split = proof.run.dataset(None, data_dir).splits.get(described["split"])
+        return proof.run.dataset(None, data_dir).splits.get(described["split"])
     except UserError:  # the corpus is not here, or has changed
         return None
-    return None if split is None else split.ids

@@ -192,6 +192,12 @@ def blocks(
         yield Block(tokens, after, torch.from_numpy(scored).to(device), index)
 
 
+def line_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Return the numbers of the lines that are read side by side: in their order one at a time, else by length."""
+    order = np.arange(len(lengths)) if batch_size == 1 else np.argsort(lengths, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
 def places_of(block: Block, tokens: int, size: int) -> np.ndarray:
     """Return the index (B, T) of each target in a text of so many tokens, read in blocks of `size`; any beyond a row's end."""
     batch_size, times = block.targets.shape
