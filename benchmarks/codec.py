@@ -1,17 +1,30 @@
-"""Length and speed of files as code: trained runs beside general compressors, on a text that no run was trained on.
+"""Length and speed of files as code: PPM and trained runs beside general compressors, on a text that no run was trained on.
 
-    python benchmarks/codec.py TEXT --runs RUN ... [--readers static cache ...] [--bytes 60000]
-                               [--out results/benchmark-codec.json]
+    python benchmarks/codec.py TEXT [--bytes 1000000] [--ppm | --counted results/benchmark-counting.json]
+                               [--runs RUN ...] [--readers static cache ...] [--out results/benchmark-codec.json]
+
+TEXT is a file, or `docs:PACKAGE`, the docstrings of an installed package. Texts that are not named are kept from the file.
 
 A row has the bytes of the code, bits per byte of the text, the same with the weights of the model counted, and KB of text per
-second of processor time, both ways. Rows of runs also have the length of tokens and of spelling; the cost of rounding, by
-which the code is longer than its parts; and how far the length of the tokens is from the score of `backstory evaluate`.
-Compressors that are not there are left out.
+second of processor time, both ways. `--ppm` codes with the counts of the reader `ppm` alone, which know nothing before they
+begin; `--counted` takes that row from where benchmarks/counting.py has coded the same bytes. Rows of runs also have the length
+of tokens and of spelling; the cost of rounding, by which the code is longer than its parts; and how far the length of the
+tokens is from the score of `backstory evaluate`. Compressors that are not there are left out.
+
+The rows of results/benchmark-codec.json:
+
+    python benchmarks/codec.py enwik8.prefix --bytes 1000000 --counted results/benchmark-counting.json --out ...
+    python benchmarks/codec.py enwik8.prefix --out ...
+    python benchmarks/codec.py docs:numpy --bytes 100000 --ppm --runs demo --out ...
+
+where `demo` is of `backstory train demo --seed 1 --epochs 3 --training.decay-epochs 2`.
 """
 
 import argparse
+import ast
 import bz2
 import importlib
+import json
 import lzma
 import math
 import resource
@@ -24,15 +37,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from counting import code_bytes
 from figures import write
 
 from backstory.codec import compress, decompress
+from backstory.codec.range_coder import Decoder, Encoder
 from backstory.config.options import LoadOptions
+from backstory.config.readers import PPMSettings
 from backstory.evaluation import evaluate
 from backstory.evaluation.opening import read_text
 from backstory.runs.run import open_run
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.storage.manifest import BEST, CHECKPOINTS
+from backstory.storage.provenance import commit
+
+PPM = PPMSettings(6, "d", 0.85)
+"""The best of those that benchmarks/counting.py tries on the second million bytes of enwik8."""
+PPM_NAME = "ppm, nothing trained"
 
 
 class Compressor(NamedTuple):
@@ -67,7 +88,7 @@ def compressors() -> Iterator[tuple[str, Compressor]]:
         best = ("zstd", "--ultra", "-22", "-c", "-q")
         yield "zstd --ultra -22", Compressor(program(*best), program("zstd", "-d", "-c", "-q"))
     if brotli := imported("brotli"):
-        yield "brotli -q 11", Compressor(lambda data: brotli.compress(data, quality=11), brotli.decompress)
+        yield "brotli -q 11", Compressor(lambda data: brotli.compress(data, quality=11, lgwin=24), brotli.decompress)
     if pyppmd := imported("pyppmd"):
         order, memory = 8, 64 << 20
         yield (
@@ -93,6 +114,25 @@ def general_row(compressor: Compressor, data: bytes) -> dict[str, Any]:
     assert text == data
     bits = 8 * len(code) / len(data)
     return {"bytes": len(code), "bits_per_byte": bits, "with_weights": bits, **speeds(data, there, back)}
+
+
+def ppm_row(data: bytes) -> dict[str, Any]:
+    def encode(text: bytes) -> bytes:
+        encoder = Encoder()
+        code_bytes(encoder, PPM, len(text), text)
+        return encoder.finish()
+
+    return general_row(Compressor(encode, lambda code: code_bytes(Decoder(code), PPM, len(data))), data)
+
+
+def counted_row(file: Path, data: bytes) -> dict[str, Any]:
+    """Return the row of the bytes that benchmarks/counting.py has coded."""
+    part = json.loads(file.read_text())["megabyte"]
+    if (part["bytes"], part["order"], part["discount"]) != (len(data), PPM.order, PPM.discount):
+        raise SystemExit(f"{file} has coded other bytes, or with other settings")
+    bits, seconds = part["bits_per_byte"], part["seconds"]
+    speed = speeds(data, seconds["encoding"], seconds["decoding"])
+    return {"bytes": part["code_bytes"], "bits_per_byte": bits, "with_weights": bits, **speed}
 
 
 def speeds(data: bytes, there: float, back: float) -> dict[str, float]:
@@ -137,32 +177,51 @@ def weight_bytes(folder: Path) -> int:
     return sum((checkpoint.path / name).stat().st_size for name in ("weights.safetensors", "vocabulary.json"))
 
 
+def text_of(name: str) -> bytes:
+    """Return a file, or the docstrings of a package in the order of its sources, without those of its tests."""
+    if not name.startswith("docs:"):
+        return Path(name).read_bytes()
+    root = Path(importlib.import_module(name.removeprefix("docs:")).__file__ or "").parent
+    trees = [ast.parse(path.read_bytes()) for path in sorted(root.rglob("*.py")) if "tests" not in path.parts]
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, documented))
+    return "\n\n".join(filter(None, map(ast.get_docstring, nodes))).encode()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text")
+    parser.add_argument("--bytes", type=int)
+    parser.add_argument("--ppm", action="store_true")
+    parser.add_argument("--counted", type=Path)
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--readers", nargs="+", default=["static", "static x 16", "cache", "dynamic:rule=sgd,rate=0.1"])
-    parser.add_argument("--bytes", type=int, default=60_000)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    data = given.text.read_bytes()[: given.bytes]
+    data = text_of(given.text)[: given.bytes]
     rows: dict[str, dict[str, Any]] = {}
+    known = json.loads(given.out.read_text()).get("texts", {}) if given.out and given.out.is_file() else {}
+    text = f"{given.text.rpartition('/')[2]}, {len(data):,} bytes"
 
     def add(name: str, row: dict[str, Any]) -> None:
         rows[name] = row
         speed = f"{row['compress_kb_per_second']:10.1f} / {row['decompress_kb_per_second']:.1f} KB/s"
         rate = f"{row['bits_per_byte']:.3f} bits per byte, {row['with_weights']:.1f} with weights"
         print(f"{name:40} {row['bytes']:8,} bytes  {rate}  {speed}", flush=True)
+        if given.out:  # after each row, as a long reading may be stopped
+            write(given.out, "codec", texts=known | {text: {"size": len(data), "commit": commit(), "rows": rows}})
 
     for name, compressor in compressors():
         add(name, general_row(compressor, data))
+    if given.ppm:
+        add(PPM_NAME, ppm_row(data))
+    if given.counted:
+        add(PPM_NAME, counted_row(given.counted, data))
     for run in given.runs:
         for reader in given.readers:
             kind, _, rows_read = reader.partition(" x ")
             add(f"{run.name}, {reader}", model_row(run, kind, int(rows_read or 1), data))
-    if given.out:
-        write(given.out, "codec", text=given.text.name, size=len(data), rows=rows)
 
 
 if __name__ == "__main__":
