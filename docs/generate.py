@@ -279,12 +279,12 @@ def codes_of_docs() -> Table:
     """Length of documentation as code by general compressors and by a run, with and without its weights, and processor time."""
     rows = tuple(
         (name.replace("demo, ", "run, "), f"{row['bytes']:,}", f"{row['bits_per_byte']:.3f}",
+         *(f"{row[part]:.3f}" if part in row else MISSING for part in ("model_bits_per_byte", "spelling_bits_per_byte")),
          f"{row['with_weights']:,.3f}" if row["with_weights"] < 10 else f"{row['with_weights']:,.0f}", *code_speeds(row))
         for name, row in coded("docs:numpy, 100,000 bytes").items()
     )  # fmt: skip
-    return headed(
-        ("coder, or reader of the run", "bytes", "bits per byte", "with the weights", "KB/s there", "KB/s back"), rows
-    )
+    heads = ("coder, or reader of the run", "bytes", "bits per byte", "of tokens", "of spelling", "with the weights")
+    return headed((*heads, "KB/s there", "KB/s back"), rows)
 
 
 def code_speeds(row: dict[str, Any]) -> tuple[str, str]:
