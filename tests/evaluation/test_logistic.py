@@ -114,7 +114,7 @@ def test_it_learns_from_the_targets_also_where_other_tokens_follow() -> None:
 def test_one_reading_scores_every_setting(length: int, block: int, context: str) -> None:
     ids, inner = text(length, 1), stack()
     inner.block = block
-    values = {"domain": ["logistic"], "context": [context], "share": (1e-4, 0.3), "step": (0.001, 0.05)}
+    values = {"domain": ["logistic"], "context": [context], "share": (1e-4, 0.3), "rate": (0.3,), "step": (0.001, 0.05)}
     tried = score_grid(MixtureScorer(inner, values, length), inner, ids, FIRST)
     assert len(tried) == 4
     for setting, nats in tried:

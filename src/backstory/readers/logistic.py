@@ -84,11 +84,12 @@ class Factors:
         for k, prediction in enumerate(self.predictions):
             part = prediction if whole else prediction.select(rows, times)
             tables, lengths = self._tables(part)
-            tables = [table.view(*shape, -1) for table in tables]
+            dtype = tables[-1].dtype if first is None else first.dtype
+            tables = [table.view(*shape, -1).to(dtype) for table in tables]
             known = lengths.view(shape) if lengths is not None else known
             first = tables[-1] if first is None else first
             linear = linear + v[:, :, k] * tables[-1]
-            share = shares[:, :, k]
+            share = shares[:, :, k].to(dtype)
             factors += [torch.lerp(first, table, share) if k else table for table in tables]
         logs = torch.stack([linear, *(factor.expand_as(linear) for factor in factors)], 2).clamp_min_(LEAST).log_()
         return logs.transpose(0, 1), self._sets(logs[:, :, 0], known).t()
