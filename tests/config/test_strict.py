@@ -54,7 +54,8 @@ def refusal(text: str) -> str:
         ("model: {core: {hiden: 3}}", "unknown key 'model.core.hiden' (did you mean 'model.core.hidden'?)"),
         (
             "model: {head: {kind: softmax, experts: 3}}",
-            "unknown key 'model.head.experts'; there are kind, tied, bias, adversarial, finetune_adversarial, sampled, frequent",
+            "unknown key 'model.head.experts'; there are kind, tied, bias, adversarial, finetune_adversarial, "
+            "sampled, frequent",
         ),
         ("1: 2", "unknown key '1'; there are text, model, training, seed"),
         ("null: 2", "unknown key 'None'; there are text, model, training, seed"),
