@@ -8,12 +8,14 @@ compares models of all vocabularies. It is the length that `backstory compress` 
 import hashlib
 import json
 import math
+import warnings
 
 import numpy as np
 
 from backstory.codec.range_coder import Coder, Cumulative
 from backstory.codec.setting import ids_hash, vocabulary_hash
 from backstory.codec.spelling import Speller, Spelling, kind_of_last
+from backstory.config import UserError
 from backstory.config.scores import bits
 from backstory.config.small_file import read_small
 from backstory.data import Vocabulary
@@ -74,11 +76,15 @@ def spelled(vocabulary: Vocabulary, files: list[bytes]) -> tuple[float, str]:
     """Return the bits that files take beside their tokens, and the hash of these; from the cache if it was done before."""
     content = [hashlib.sha256(file).hexdigest() for file in files]
     key = json_digest([FORMAT, vocabulary_hash(vocabulary), content])
-    entry = disk_cache.fetch(
-        f"spelling-{key[:32]}",
-        lambda folder: write_atomically(folder / "spelling.json", json.dumps(measure(vocabulary, files))),
-    )
-    length, ids = json.loads(read_small(entry / "spelling.json", inside=entry))
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a cache that cannot be written: it only saves time here
+            entry = disk_cache.fetch(
+                f"spelling-{key[:32]}",
+                lambda folder: write_atomically(folder / "spelling.json", json.dumps(measure(vocabulary, files))),
+            )
+        length, ids = json.loads(read_small(entry / "spelling.json", inside=entry))
+    except UserError:
+        length, ids = measure(vocabulary, files)
     return float(length), str(ids)
 
 
