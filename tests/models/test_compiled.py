@@ -13,10 +13,12 @@ from tiers import fast_then_full
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
+from backstory.evaluation.audit import copied
 from backstory.models import build_model
 from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import FactoredGradient, FactoredGradients, factoring, whole
 from backstory.models.kernels.recurrence import lstm_segment
+from backstory.readers import Reader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.gradient_statistics import collect
 
@@ -93,7 +95,7 @@ def test_a_step_is_the_rule(shape: tuple[int, int], kind: str) -> None:
     plain = torch.zeros(shape) if g is None else whole(g)
     assert plain is not None
     expected = delta * (1 - (1.5 * rms).clamp(max=1)) - 0.01 * plain / (rms + 0.1)
-    compiled.Moving(rms, static, delta, moved).displace(g, step)
+    compiled.displace(g, step, rms=rms, static=static, delta=delta, moved=moved)
     torch.testing.assert_close(delta, expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(moved, static + delta)
 
@@ -105,9 +107,31 @@ def test_the_number_of_threads_changes_no_bit(threads: None) -> None:
     for count in (1, 3):
         torch.set_num_threads(count)
         delta, moved = torch.zeros_like(weight), torch.empty_like(weight)
-        compiled.Moving(rms, weight, delta, moved).displace(g, compiled.Step(0.1, 0.1, 0.1))
+        step = compiled.Step(0.1, 0.1, 0.1)
+        compiled.displace(g, step, rms=rms, static=weight, delta=delta, moved=moved)
         results.append((compiled.linear(x, weight), compiled.matmul(y, weight), delta, moved))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_a_copy_of_a_reader_moves_its_own_weights() -> None:
+    """As the audit copies readers: what the copy learns must not reach the one whose scores are reported."""
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(EmbeddingConfig(24), LSTMConfig(layers=1, hidden=24), SoftmaxConfig()), 300).eval()
+    ids = np.random.default_rng(0).integers(0, 300, 400)
+    reader = DynamicEvaluation(model, DynamicSettings(rate=0.03, segment=5), collect(model, ids, 0, batch_size=20))
+    reader.start(1)
+
+    def learn(learner: Reader, first: int) -> None:
+        learner.predict(torch.from_numpy(ids[None, first : first + 5]))
+        learner.observe(torch.from_numpy(ids[None, first + 1 : first + 6]))
+
+    learn(reader, 0)
+    copy, before = copied(reader), reader.snapshot()["delta"]
+    learn(copy, 5)
+    assert torch.equal(reader.snapshot()["delta"], before)
+    assert not torch.equal(copy.snapshot()["delta"], before)
+    learn(reader, 5)
+    assert torch.equal(copy.snapshot()["delta"], reader.snapshot()["delta"])
 
 
 @pytest.mark.parametrize("segment", [5, 20])

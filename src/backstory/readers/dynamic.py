@@ -64,8 +64,6 @@ class RootMeanSquare(Rule):
         parts = [rms] if settings.normalization == "weights" else [rms[tensor] for tensor in tensors]
         mean = max(sum(part.double().mean().item() for part in parts) / len(parts), 1e-30)
         self.rms, self.step = rms, compiled.Step(settings.rate, settings.epsilon, settings.decay / mean)
-        self._moving: dict[int, compiled.Moving] = {}
-        """Each parameter for the compiled passes, by where it starts among all weights."""
 
     @cached_property
     def decay(self) -> Tensor:
@@ -78,13 +76,10 @@ class RootMeanSquare(Rule):
         return self.step.rate / (self.rms + self.step.epsilon)
 
     def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
-        moving = self._moving.get(memory.region.start)
-        if moving is None:
-            tensors = self.rms[memory.region], memory.static, memory.delta, memory.moved
-            if not compiled.takes(*tensors):
-                return False
-            moving = self._moving[memory.region.start] = compiled.Moving(*tensors)
-        moving.displace(grad, self.step)
+        region, delta, static, moved = memory
+        if not compiled.takes(self.rms, delta, static, moved):
+            return False
+        compiled.displace(grad, self.step, rms=self.rms[region], static=static, delta=delta, moved=moved)
         return True
 
     def __call__(self, piece: Piece) -> None:

@@ -1,5 +1,6 @@
 // Passes over float32 matrices for a few positions of a text. Every matrix is stored row by row, without gaps.
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,7 +193,7 @@ TILE displace_rows(const int rows, long n, long count, const float *left, const 
 
 // delta <- (1 - min(1, decay rms)) delta - rate g / (rms + epsilon) and moved = still + delta, of matrices (m, n). The gradient g
 // is left (m, count) right (count, n), plus rows (extra, n) at these numbers in rising order, plus rest (m, n) unless that is null.
-void displace_matrix(long m, long n, long count, const float *left, const float *right, long extra, const long *numbers,
+void displace_matrix(long m, long n, long count, const float *left, const float *right, long extra, const int64_t *numbers,
                      const float *rows, const float *rest, const float *rms, const float *still, float *delta, float *moved,
                      float rate, float epsilon, float decay) {
     Step step = {rate, epsilon, decay};

@@ -132,22 +132,17 @@ class Step(NamedTuple):
     decay: float
 
 
-class Moving:
-    """A parameter (m, n), or (n,), that moves: theta = theta_0 + delta. Raises ValueError if it is not one for these passes."""
+def displace(gradient: AnyGradient, step: Step, *, rms: Tensor, static: Tensor, delta: Tensor, moved: Tensor) -> None:
+    """Take a step with a parameter (m, n), or (n,), in one pass over memory, and set moved to static + delta.
 
-    def __init__(self, rms: Tensor, static: Tensor, delta: Tensor, moved: Tensor) -> None:
-        if not takes(rms, static, delta, moved):
-            raise ValueError("the compiled passes take contiguous float32 tensors on the CPU")
-        self.tensors = rms, static, delta, moved
-        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
-        self.shape = tuple(moved.shape) if moved.dim() == 2 else (1, moved.numel())
-
-    def displace(self, gradient: AnyGradient, step: Step) -> None:
-        """Take a step in one pass over memory; a gradient in factors is never written out."""
-        factored = isinstance(gradient, FactoredGradient)
-        left, right, numbers, rows = gradient.factors() if factored else (None,) * 4
-        rest = gradient.rest if factored else gradient
-        if rest is not None:
-            rest = rest.to(torch.float32).contiguous()
-        ranks, extra = 0 if right is None else right.shape[0], 0 if numbers is None else numbers.shape[0]
-        _call("displace_matrix", *self.shape, ranks, left, right, extra, numbers, rows, rest, *self.addresses, *step)
+    A gradient in factors is never written out.
+    """
+    factored = isinstance(gradient, FactoredGradient)
+    left, right, numbers, rows = gradient.factors() if factored else (None,) * 4
+    rest = gradient.rest if factored else gradient
+    if rest is not None:
+        rest = rest.to(torch.float32).contiguous()
+    ranks, extra = 0 if right is None else right.shape[0], 0 if numbers is None else numbers.shape[0]
+    shape = moved.shape if moved.dim() == 2 else (1, moved.numel())
+    memory = rms, static, delta, moved
+    _call("displace_matrix", *shape, ranks, left, right, extra, numbers, rows, rest, *memory, *step)
