@@ -17,10 +17,9 @@ from backstory.codec.range_coder import Coder, Encoder
 from backstory.codec.token_code import CodedText
 from backstory.config import UserError
 from backstory.readers import Reader
-from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, load_reading, save_reading, sweep
+from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
-from backstory.storage.lock import locked
 
 PROGRESS = {"step": int, "rows": int, "coder": dict[str, Any], "parts": dict[str, float], "checked": int}
 CODER = {"low": str, "range": str, "bits": float}
@@ -39,23 +38,14 @@ class CodeCheckpoint:
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
-        new = not self.folder.exists()
-        self._exit.enter_context(locked(self.folder, "compression", "--out"))
-        try:
-            if not new:
-                sweep(self.folder)
-                self._saved = load_reading(self.folder) if self.resume else None
+        with ExitStack() as stack:
+            self._saved = open_folder(stack, self.folder, "compression", self.resume)
             if self._saved is not None:
                 check_same(self._saved, self.identity, "leave --resume out to start again")
-                if not has_fields(self._saved.progress, PROGRESS) or not has_fields(
-                    self._saved.progress["coder"], CODER
-                ):
+                progress = self._saved.progress
+                if not has_fields(progress, PROGRESS) or not has_fields(progress["coder"], CODER):
                     raise self._damaged()
-            else:
-                remove_checkpoints(self.folder, PREFIX)
-        except BaseException:
-            self._exit.close()
-            raise
+            self._exit = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

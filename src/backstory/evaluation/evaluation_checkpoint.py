@@ -12,12 +12,11 @@ import numpy as np
 from backstory.config import UserError
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
-from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, load_reading, save_reading, sweep
+from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
 from backstory.runs.run import ChangedRun
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
-from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT
 
 SAVED = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
@@ -64,17 +63,12 @@ class EvaluationCheckpoint:
     def __enter__(self) -> Self:
         if self.folder is None:
             return self
-        self._exit.enter_context(locked(self.folder, "evaluation", "--out"))
-        try:
-            sweep(self.folder)
+        with ExitStack() as stack:
+            self._saved = open_folder(stack, self.folder, "evaluation", self.resume)
             sweep_temporaries(self.folder, f"*-{RESULT}")
-            if self.resume:
-                self._load(self.folder)
-            else:
-                remove_checkpoints(self.folder, PREFIX)
-        except BaseException:
-            self._exit.close()
-            raise
+            if self._saved is not None:
+                self._load(self._saved)
+            self._exit = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -128,13 +122,10 @@ class EvaluationCheckpoint:
         save_reading(self.folder, number, stream.reader, self.identity(), state)
         self._saved_at = time.monotonic()
 
-    def _load(self, folder: Path) -> None:
-        """Resume from the checkpoint in the folder, if there is one. Raises UserError if it is of another evaluation."""
-        self._saved = load_reading(folder)
-        if self._saved is None:
-            return
-        check_same(self._saved, self.identity())
-        state = self._saved.progress
+    def _load(self, saved: ReadingCheckpoint) -> None:
+        """Resume from a checkpoint. Raises UserError if it is of another evaluation."""
+        check_same(saved, self.identity())
+        state = saved.progress
         try:
             records = [(state, SAVED), (state["position"], get_type_hints(Position))]
             records += [(reading, get_type_hints(Reading)) for reading in state["done"].values()]
@@ -144,7 +135,7 @@ class EvaluationCheckpoint:
                 part.load_state_dict(state["parts"][name])
         except (ValueError, TypeError, LookupError, AttributeError):
             raise UserError(
-                f"{self._saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
+                f"{saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
             ) from None
         self.readings = {name: Reading(**done) for name, done in state["done"].items()}
         self._tokens = sum(reading.tokens for reading in self.readings.values()) + state["position"]["tokens"]

@@ -6,6 +6,7 @@ since what a reader remembers may have grown.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     newest_checkpoint,
     pack,
+    remove_checkpoints,
     rotate_checkpoints,
     unpack,
     write_checkpoint,
 )
 from backstory.storage.documents import conforms, has_fields
+from backstory.storage.lock import locked
 
 FORMAT = 2
 """Raised when the content of a checkpoint changes."""
@@ -131,6 +134,19 @@ def _completed(layer: dict[str, Any]) -> dict[str, Any]:
     if not has_fields(layer, LAYER) or (name := current_reader(layer["name"])) not in READERS:
         return layer
     return layer | {"name": name, "settings": completed(READERS[name].settings, layer["settings"])}
+
+
+def open_folder(stack: ExitStack, folder: Path, work: str, resume: bool) -> ReadingCheckpoint | None:
+    """Lock a folder until the stack closes; return the reading that it holds, if that is to be resumed, or remove it.
+
+    `work` is what reads ("evaluation"). Raises UserError if the folder is in use, or its reading is damaged.
+    """
+    stack.enter_context(locked(folder, work, "--out"))
+    sweep(folder)
+    if resume:
+        return load_reading(folder)
+    remove_checkpoints(folder, PREFIX)
+    return None
 
 
 def sweep(folder: Path) -> None:
