@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from backstory.config import MixtureConfig, SoftmaxConfig
 from backstory.models import Precision, State, clone, detach, flatten, unflatten
 from backstory.models.state import map_state
 from backstory.training.objectives import Objective
@@ -101,6 +102,14 @@ class _Recording:
     text: Tensor
     answer_mask: Tensor | None
     figures: Figures
+
+
+def recorded(eager: Eager, device: torch.device, head: SoftmaxConfig | MixtureConfig) -> Gradient:
+    """Return the gradient as it is computed fastest: replayed on a GPU, eagerly elsewhere.
+
+    The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
+    """
+    return Recorded(eager) if device.type == "cuda" and not head.sampled else eager
 
 
 class Recorded:

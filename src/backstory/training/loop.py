@@ -44,7 +44,7 @@ from backstory.training.checkpointing import (
 )
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
-from backstory.training.gradients import LOSS, NORM, Accumulated, Eager, Gradient, Recorded
+from backstory.training.gradients import LOSS, NORM, Accumulated, Eager, Gradient, recorded
 from backstory.training.objectives import ANSWER_SHARE, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
@@ -221,9 +221,7 @@ class Trainer:
         if (parts := self.config.training.accumulate) > 1:
             return Accumulated(eager, parts)
         if self.ranks.world == 1:
-            # The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
-            recordable = self.device.type == "cuda" and not self.config.model.head.sampled
-            return Recorded(eager) if recordable else eager
+            return recorded(eager, self.device, self.config.model.head)
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
         # a resumed run adds up in the order of one that was never interrupted.
         self._try(eager, 1)

@@ -16,6 +16,14 @@ Group = dict[str, Any]
 their `weight_decay` if it is not the training's."""
 
 
+KINDS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+}
+
+
 def build_optimizer(
     parameters: Iterable[nn.Parameter] | Iterable[Group], config: TrainingConfig
 ) -> torch.optim.Optimizer:
@@ -25,18 +33,13 @@ def build_optimizer(
     """
     groups: Any = list(parameters)
     rate, decay = config.learning_rate, config.weight_decay
-    if config.optimizer == "sgd":
-        return eager(torch.optim.SGD)(groups, lr=rate, weight_decay=decay, fused=True)
-    if config.optimizer == "adam":
-        return eager(torch.optim.Adam)(groups, lr=rate, weight_decay=decay, fused=True)
-    if config.optimizer == "adamw":
-        if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
-            raise UserError(
-                "training.optimizer adamw decays weights outside the loss, so it cannot have the l2 of a part of the model; "
-                "set that to None and use training.weight_decay, or take adam"
-            )
-        return eager(torch.optim.AdamW)(groups, lr=rate, weight_decay=decay, fused=True)
-    return eager(torch.optim.NAdam)(groups, lr=rate, weight_decay=decay, foreach=True)
+    if config.optimizer == "adamw" and any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
+        raise UserError(
+            "training.optimizer adamw decays weights outside the loss, so it cannot have the l2 of a part of the model; "
+            "set that to None and use training.weight_decay, or take adam"
+        )
+    form = {"foreach": True} if config.optimizer == "nadam" else {"fused": True}
+    return eager(KINDS[config.optimizer])(groups, lr=rate, weight_decay=decay, **form)
 
 
 def parameter_groups(model: LanguageModel) -> list[Group]:

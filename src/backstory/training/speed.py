@@ -19,7 +19,7 @@ from backstory.models import ComposedModel, Precision, build_model, choose_devic
 from backstory.models.devices import keep_freed_memory
 from backstory.readers import StaticReader
 from backstory.storage.provenance import commit, processor, versions
-from backstory.training.gradients import LOSS, Eager, Recorded
+from backstory.training.gradients import LOSS, Eager, recorded
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
 from backstory.training.threads import median_seconds, on_threads, restored_threads
@@ -143,7 +143,7 @@ def training_step(
     objective = build_objective(config, config.model.head.adversarial, model.core.auxiliary_weight)
     optimizer, state = build_optimizer(parameter_groups(model), settings), model.start(settings.batch_size)
     eager = Eager(model, parameters, objective, precision, settings.clip)
-    gradient = Recorded(eager) if device.type == "cuda" and not config.model.head.sampled else eager
+    gradient = recorded(eager, device, config.model.head)
     text = torch.randint(types, (settings.batch_size, settings.segment + 1), device=device)
     mask = torch.ones_like(text[:, 1:], dtype=torch.bool) if settings.answer_loss_only else None
 
