@@ -1,4 +1,4 @@
-"""Every model with every reader, coded token by token and decoded: the decoder comes to the same tokens."""
+"""Code of tokens by every model with every reader: a decoder comes to the same tokens."""
 
 from collections.abc import Callable
 

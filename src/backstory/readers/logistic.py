@@ -52,7 +52,7 @@ class TablePrediction(Prediction):
 
 @dataclass(frozen=True)
 class Factors:
-    """What is multiplied, E of them: the linear mixture of K predictions, and each of these interpolated with the first."""
+    """The E factors of the product: the linear mixture of K predictions, and each of these interpolated with the first."""
 
     predictions: Sequence[Prediction]
     """Of shape (B, T) over V words."""
@@ -119,7 +119,7 @@ class Mixed:
     weights: Tensor
     """(R, S, E): a after the block, of every set."""
     last: tuple[Tensor, ...]
-    """Of the last position: log E (R, E, V), the set (R,), and a and its gradient's second term, each (R, E)."""
+    """Values at the last position: log E (R, E, V), the set (R,), and a and its gradient's second term, each (R, E)."""
 
     def relearned(self, targets: Tensor, step: Tensor | float) -> Tensor:
         """Return the weights (R, S, E) after the block if these targets (R,) follow it."""
@@ -135,15 +135,15 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
 
     The weights (R, S, E) are those before it, None at the beginning of a text.
     """
-    tables, place, last = [], 0, ()
+    tables, begin, last = [], 0, ()
     rows = torch.arange(len(targets))
     for logs, sets in factors.pieces():
         if weights is None:
             weights = logs.new_zeros(len(targets), SETS[factors.context], logs.shape[2])
             weights[..., 0] = 1
-        elif not place:
+        elif not begin:
             weights = weights.clone()
-        gold = targets[:, place : place + len(logs)].t()
+        gold = targets[:, begin : begin + len(logs)].t()
         for log, each, target in zip(logs, sets, gold, strict=True):
             a = weights[rows, each]
             scores = torch.log_softmax((a[:, None] @ log)[:, 0], 1)
@@ -151,7 +151,7 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
             weights[rows, each] = a + step * (_at(log, target) - expected)
             tables.append(scores)
             last = log, each, a, expected
-        place += len(logs)
+        begin += len(logs)
     assert weights is not None
     return Mixed(torch.stack(tables, 1), weights, last)
 

@@ -24,14 +24,14 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write to {nearest}; choose another folder with --out")
 
 
-def check_new(path: Path, place: str, overwrite: bool | None = None) -> None:
-    """Raise UserError for a path that exists, unless it is a file that may be replaced; `place` is what to choose instead.
+def check_new(path: Path, instead: str, overwrite: bool | None = None) -> None:
+    """Raise UserError for a path that exists, unless it is a file that may be replaced; `instead` is what to choose.
 
     `overwrite` is the flag of that name; None where a command has none.
     """
     if path.exists() and not (overwrite and path.is_file()):
         flag = "" if overwrite is None or not path.is_file() else " or --overwrite"
-        raise UserError(f"{path} exists; choose {place}{flag}")
+        raise UserError(f"{path} exists; choose {instead}{flag}")
 
 
 def within(root: Path, *names: str) -> Path:
