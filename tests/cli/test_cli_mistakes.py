@@ -65,6 +65,11 @@ MISTAKES = [
     (f"{TRAIN} --epochs", r"^--epochs needs a value: a whole number"),
     (f"{TRAIN} --epochs 0", r"--epochs must be at least 1, not 0"),
     (f"{TRAIN} --lr fast", r"^--lr must be a number, not 'fast'"),
+    (
+        f"{TRAIN} --training.minutes 30m",
+        r"^--training.minutes must be a number or none, not '30m'; write 30, without a unit",
+    ),
+    (f"{TRAIN} --batch-size 1k", r"^--batch-size must be a whole number, not '1k'; write 1000"),
     (f"{TRAIN} --lr=-1", r"--lr must be above 0.*, not -1"),
     (
         f"{TRAIN} --optimizer sdg",

@@ -3,6 +3,7 @@
 import pytest
 
 from backstory.config import UserError, check_name
+from backstory.config.errors import written_out
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,22 @@ def test_an_unknown_name(name: str, known: list[str], listing: str, says: str) -
 
 def test_a_known_name() -> None:
     check_name("static", {"static": 1}, "reader")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("10%", "; write 0.1"),
+        ("64k", "; write 64000"),
+        ("1,000,000", "; write 1000000"),
+        ("2.5 K", "; write 2500"),
+        ("30m", "; write 30, without a unit"),
+        ("15min", "; write 15, without a unit"),
+        ("fast", ""),
+        ("3", ""),
+        ("m30", ""),
+        ("", ""),
+    ],
+)
+def test_a_number_with_a_unit_is_written_out(value: str, hint: str) -> None:
+    assert written_out(value) == hint

@@ -76,6 +76,7 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
         ("training: {epochs: [3]}", "training.epochs must be a whole number, not [3]"),
         ("training: {epochs: 2024-01-01}", "training.epochs must be a whole number, not datetime.date(2024, 1, 1)"),
         ("training: {learning_rate: fast}", "training.learning_rate must be a number, not 'fast'"),
+        ("training: {learning_rate: 10%}", "training.learning_rate must be a number, not '10%'; write 0.1"),
         ("training: {learning_rate: true}", "training.learning_rate must be a number, not True"),
         ("training: {partial_shuffle: 1}", "training.partial_shuffle must be true or false, not 1"),
         ("training: {partial_shuffle: 'yes'}", "training.partial_shuffle must be true or false, not 'yes'"),

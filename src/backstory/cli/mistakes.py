@@ -14,6 +14,7 @@ import tyro
 
 from backstory.cli.short_flags import ELSEWHERE, SHORT
 from backstory.config import nearest, pasted
+from backstory.config.errors import written_out
 from backstory.config.renamed import present_flag
 
 NONE = ("none", "None")
@@ -76,6 +77,11 @@ class Setting:
         """Return the expected value in words."""
         words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
         return " or ".join([*words, *([NONE[0]] if type(None) in self.kinds() else [])])
+
+    @property
+    def numeric(self) -> bool:
+        """True if it takes numbers."""
+        return any(kind in (int, float) for kind in self.kinds())
 
     def accepts(self, value: str) -> bool:
         """Return True if a value has one of its types."""
@@ -235,7 +241,8 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
         return f"{name} needs a value: {setting.expected()}"
     for value in values:
         if not setting.accepts(value):
-            return f"{name} must be {setting.expected()}, not '{value}'{nearest(value, setting.options())}"
+            hint = written_out(value) if setting.numeric else nearest(value, setting.options())
+            return f"{name} must be {setting.expected()}, not '{value}'{hint}"
     return ""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union
 import yaml
 
 from backstory.config.arguments import checked
-from backstory.config.errors import UserError, nearest, shown
+from backstory.config.errors import UserError, nearest, shown, written_out
 from backstory.config.renamed import current_settings, refuse_old_settings
 from backstory.config.small_file import read_small_text
 
@@ -167,7 +167,8 @@ def conforming(config: T, source: str) -> T:
 
 def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     def wrong(expected: str) -> UserError:
-        return UserError(f"{source}: {path or 'the file'} must be {expected}, not {shown(value)}")
+        hint = written_out(value) if isinstance(value, str) and kind in (int, float) else ""
+        return UserError(f"{source}: {path or 'the file'} must be {expected}, not {shown(value)}{hint}")
 
     if kind is Any:
         return value
