@@ -2,6 +2,7 @@
 
     python benchmarks/codec.py TEXT [--bytes 1000000] [--ppm | --counted results/benchmark-counting.json]
                                [--runs RUN ...] [--readers static cache ...] [--out results/benchmark-codec.json]
+    python benchmarks/codec.py TEXT --untrained RECIPE [--out results/benchmark-codec.json]
 
 TEXT is a file, or `docs:PACKAGE`, the docstrings of an installed package. Texts that are not named are kept from the file.
 
@@ -11,11 +12,15 @@ begin; `--counted` takes that row from where benchmarks/counting.py has coded th
 of tokens and of spelling; the cost of rounding, by which the code is longer than its parts; and how far the length of the
 tokens is from the score of `backstory evaluate`. Compressors that are not there are left out.
 
+`--untrained` measures the speed of a recipe's model as it is before training, in several numbers of rows: tokens per second of
+processor time on one core.
+
 The rows of results/benchmark-codec.json:
 
     python benchmarks/codec.py enwik8.prefix --bytes 1000000 --counted results/benchmark-counting.json --out ...
     python benchmarks/codec.py enwik8.prefix --out ...
     python benchmarks/codec.py docs:numpy --bytes 100000 --ppm --runs demo --out ...
+    python benchmarks/codec.py ptb.test.txt --bytes 30000 --untrained ptb-small --out ...
 
 where `demo` is of `backstory train demo --seed 1 --epochs 3 --training.decay-epochs 2`.
 """
@@ -29,6 +34,7 @@ import lzma
 import math
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,9 +50,12 @@ from backstory.codec import compress, decompress
 from backstory.codec.range_coder import Decoder, Encoder
 from backstory.config.options import LoadOptions
 from backstory.config.readers import PPMSettings
+from backstory.config.recipes import recipe as load_recipe
+from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.evaluation.opening import read_text
-from backstory.runs.run import open_run
+from backstory.models import build_model
+from backstory.runs.run import Run, open_run
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.storage.manifest import BEST, CHECKPOINTS
 from backstory.storage.provenance import commit
@@ -54,6 +63,8 @@ from backstory.storage.provenance import commit
 PPM = PPMSettings(6, "d", 0.85)
 """The best of those that benchmarks/counting.py tries on the second million bytes of enwik8."""
 PPM_NAME = "ppm, nothing trained"
+SIDE_BY_SIDE = (1, 4, 16)
+"""Rows in which the speed of an untrained model is measured."""
 
 
 class Compressor(NamedTuple):
@@ -170,6 +181,31 @@ def model_row(folder: Path, reader: str, batch_size: int, data: bytes) -> dict[s
     return row
 
 
+def untrained(recipe: str) -> Run:
+    """Return a recipe's model with random weights, and the vocabulary of its corpus, as a run that lies nowhere."""
+    config = load_recipe(recipe)
+    dataset = prepare(config.text)
+    torch.manual_seed(0)
+    model = build_model(config.model, len(dataset.vocabulary)).eval()
+    return Run(Path(recipe), model, dataset.vocabulary, config, {}, {})
+
+
+def speed_rows(recipe: str, data: bytes) -> list[dict[str, Any]]:
+    """Return tokens per second of an untrained model both ways, the median of three codings, by rows read side by side."""
+    run, rows = untrained(recipe), []
+    for batch_size in SIDE_BY_SIDE:
+        speeds = []
+        for _ in range(3):
+            code, there = timed(lambda text, rows=batch_size: compress(text, run, batch_size=rows), data)
+            text, back = timed(lambda code: decompress(code, run), code.data)
+            assert text == data
+            speeds.append((code.tokens / there, code.tokens / back))
+        there, back = (statistics.median(ways) for ways in zip(*speeds, strict=True))
+        rows.append({"rows": batch_size, "tokens": code.tokens, "compress": there, "decompress": back})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def weight_bytes(folder: Path) -> int:
     """Return the size of a run's best weights with its vocabulary."""
     checkpoint = newest_checkpoint(folder / CHECKPOINTS, BEST)
@@ -194,6 +230,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int)
     parser.add_argument("--ppm", action="store_true")
     parser.add_argument("--counted", type=Path)
+    parser.add_argument("--untrained")
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--readers", nargs="+", default=["static", "static x 16", "cache", "dynamic:rule=sgd,rate=0.1"])
     parser.add_argument("--out", type=Path)
@@ -201,7 +238,8 @@ def main() -> None:
     torch.set_num_threads(1)
     data = text_of(given.text)[: given.bytes]
     rows: dict[str, dict[str, Any]] = {}
-    known = json.loads(given.out.read_text()).get("texts", {}) if given.out and given.out.is_file() else {}
+    kept = json.loads(given.out.read_text()) if given.out and given.out.is_file() else {}
+    known, speeds = kept.get("texts", {}), kept.get("speeds", {})
     text = f"{given.text.rpartition('/')[2]}, {len(data):,} bytes"
 
     def add(name: str, row: dict[str, Any]) -> None:
@@ -210,8 +248,14 @@ def main() -> None:
         rate = f"{row['bits_per_byte']:.3f} bits per byte, {row['with_weights']:.1f} with weights"
         print(f"{name:40} {row['bytes']:8,} bytes  {rate}  {speed}", flush=True)
         if given.out:  # after each row, as a long reading may be stopped
-            write(given.out, "codec", texts=known | {text: {"size": len(data), "commit": commit(), "rows": rows}})
+            texts = known | {text: {"size": len(data), "commit": commit(), "rows": rows}}
+            write(given.out, "codec", texts=texts, speeds=speeds)
 
+    if given.untrained:
+        speeds |= {given.untrained: {"text": text, "commit": commit(), "rows": speed_rows(given.untrained, data)}}
+        if given.out:
+            write(given.out, "codec", texts=known, speeds=speeds)
+        return
     for name, compressor in compressors():
         add(name, general_row(compressor, data))
     if given.ppm:

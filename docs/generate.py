@@ -291,6 +291,13 @@ def code_speeds(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['compress_kb_per_second']:,.1f}", f"{row['decompress_kb_per_second']:,.1f}"
 
 
+def coding_speed() -> Table:
+    """Tokens per second of coding with an untrained model of the small recipe, by the rows that are read side by side."""
+    found = json.loads((RESULTS / "benchmark-codec.json").read_text())["speeds"]["ptb-small"]["rows"]
+    rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in found)
+    return Table(tuple(Column(head) for head in ("rows", "tokens/s there", "tokens/s back")), rows)
+
+
 def memory_speed() -> Table:
     """Milliseconds per step of external memories of several sizes, against the plain form, the dense memory and a pass."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
@@ -862,7 +869,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "harmed": harmed,
     },
     "docs/results.md": {},
-    "docs/codec.md": {"codes": codes, "codes-of-docs": codes_of_docs},
+    "docs/codec.md": {"codes": codes, "codes-of-docs": codes_of_docs, "coding-speed": coding_speed},
     "docs/counting.md": {"ngrams": counted_ngrams, "ppm": counted_bytes, "stacks": counted_stacks},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},

@@ -12,6 +12,7 @@ from backstory.codec.byte_model import ByteModel
 from backstory.codec.range_coder import AdaptiveBits, Decoder, Encoder
 from backstory.codec.shares import cumulative_shares
 from backstory.config import UserError
+from backstory.models.kernels import compiled
 
 Choices = list[tuple[list[int], int]]
 
@@ -80,6 +81,17 @@ def test_every_type_has_a_share() -> None:
     table[0, 7] = 0.0
     shares = np.diff(cumulative_shares(table, "test"))
     assert shares.min() == 1 and shares[0, 7] > 0.9999 * 2**32 and shares.sum() <= 2**32
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")
+@pytest.mark.parametrize("types", [1, 2, 255, 10_001])
+def test_compiled_shares_are_the_same_to_the_last_step(types: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    table = torch.log_softmax(5 * torch.randn(3, types), 1)
+    table[1], table[1, types // 2] = -torch.inf, 0.0
+    fast = cumulative_shares(table, "test")
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    np.testing.assert_array_equal(fast, cumulative_shares(table, "test"))
 
 
 @pytest.mark.parametrize(("factor", "shown"), [(1.01, "1.01"), (0.5, "0.5"), (float("nan"), "nan")])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from backstory.codec.range_coder import TOTAL_BITS
 from backstory.config import UserError
+from backstory.models.kernels import compiled
 
 TOLERANCE = 1e-3
 """Largest distance of the sum of a distribution from one; the rounding of float32 over a large vocabulary stays far below."""
@@ -26,10 +27,15 @@ def cumulative_shares(log_probs: Tensor, reader: str) -> np.ndarray:
             f"the reader {reader} gives a distribution that sums to {wrong[0]:.6g}, not to 1; "
             "a code needs whole distributions, so correct the reader"
         )
+    scale = (((1 << TOTAL_BITS) - probabilities.shape[1] - _ROUNDING) / sums).float()
+    cumulate = compiled.cumulate_shares if compiled.takes(probabilities, scale) else _cumulate
+    return cumulate(probabilities, scale).numpy()
+
+
+def _cumulate(probabilities: Tensor, scale: Tensor) -> Tensor:
+    """Return the sums (B, V + 1) int64 of one for every type and scale (B, 1) times its probability (B, V), rounded down."""
     rows, types = probabilities.shape
-    # One for every type, and the rest in proportion, rounded down.
-    probabilities *= (((1 << TOTAL_BITS) - types - _ROUNDING) / sums).float()
     shares = torch.zeros(rows, types + 1, dtype=torch.int64)
-    shares[:, 1:] = probabilities.floor_()
+    shares[:, 1:] = probabilities.mul(scale).floor_()
     shares[:, 1:] += 1
-    return shares.cumsum_(1).numpy()
+    return shares.cumsum_(1)

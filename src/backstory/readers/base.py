@@ -116,7 +116,8 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 class StaticReader(Reader):

@@ -225,3 +225,11 @@ void displace_matrix(long m, long n, long count, const float *left, const float 
         free(sum);
     }
 }
+
+// Cumulative shares (rows, types + 1) of non-negative p (rows, types): the sums of floor(scale p) + 1, with a scale for every row.
+void cumulate_shares(long rows, long types, const float *p, const float *scale, int64_t *shares) {
+    for (long row = 0; row < rows; row++, p += types, shares += types + 1) {
+        int64_t sum = shares[0] = 0;
+        for (long i = 0; i < types; i++) shares[i + 1] = sum += (int64_t)(scale[row] * p[i]) + 1;
+    }
+}

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "lstm_forward": [NUMBER] * 3 + [POINTER] * 6,
     "lstm_backward": [NUMBER] * 3 + [POINTER] * 9,
     "displace_matrix": [NUMBER] * 3 + [POINTER] * 2 + [NUMBER] + [POINTER] * 7 + [REAL] * 3,
+    "cumulate_shares": [NUMBER] * 2 + [POINTER] * 3,
     "set_threads": [NUMBER],
 }
 
@@ -122,6 +123,14 @@ def lstm_backward(
     d_gates, part = torch.empty_like(gates), torch.empty_like(d_h)
     _call("lstm_backward", *squashed.shape, weight, values, squashed, gates, d_output, d_h, d_c, d_gates, part)
     return d_gates
+
+
+def cumulate_shares(probabilities: Tensor, scale: Tensor) -> Tensor:
+    """Return the sums (B, V + 1) int64 of floor(scale p) + 1, from 0, of p (B, V) and scale (B, 1)."""
+    rows, types = probabilities.shape
+    shares = torch.empty(rows, types + 1, dtype=torch.int64)
+    _call("cumulate_shares", rows, types, probabilities, scale, shares)
+    return shares
 
 
 class Step(NamedTuple):
