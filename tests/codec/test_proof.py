@@ -60,7 +60,7 @@ def test_a_proof_of_a_text_and_of_another_text(
     assert main(["evaluate", str(tiny_run), str(text), "--proof", str(file)]) == 0
     assert "  proof       proof.bks, " in capsys.readouterr().out
     assert main(["verify", str(file)]) == 0  # the run that it names
-    assert "text.txt, it says; name the text with --text to compare" in capsys.readouterr().out
+    assert "text.txt, it says; name the text with --text, or its corpus with --corpus, to compare" in capsys.readouterr().out
     assert main(["verify", str(file), "--text", str(text)]) == 0
     assert "15 words, the same as text.txt" in capsys.readouterr().out
     assert main(["verify", str(file), "--text", str(other)]) == 1
@@ -106,6 +106,27 @@ def test_a_score_after_another_split_is_proved_where_that_split_is(
         bs.verify(pack(replace(header, after=None), payload), tiny_run)
 
 
+def test_a_score_after_a_split_of_another_corpus_is_proved_where_that_corpus_is_named(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "proof.bks", str(shutil.copytree(tiny_corpus, tmp_path / "other"))
+    for split in ("valid", "test"):
+        (Path(other) / f"{split}.txt").write_text((tiny_corpus / f"{split}.txt").read_text()[:200])
+    figures = bs.evaluate(tiny_run, proof=file, corpus=other, after="valid", reader="dynamic:rule=sgd,rate=0.3").figures
+    assert figures.proof is not None
+    assert figures.proof.nats_per_token == pytest.approx(figures.nats_per_token, rel=1e-4)
+    assert main(["verify", str(file), "--corpus", other]) == 0
+    assert "the same as the test split of other, read after valid" in capsys.readouterr().out
+    assert main(["verify", str(file)]) == 2
+    assert "after the valid split of other had been read; name that corpus with --corpus" in capsys.readouterr().err
+    assert main(["verify", str(file), "--corpus", str(tiny_corpus)]) == 2
+    assert "had been read, and that of" in capsys.readouterr().err
+    bs.evaluate(tiny_run, proof=file, corpus=other, overwrite=True)
+    assert bs.verify(file, tiny_run).same_text is None
+    assert bs.verify(file, tiny_run, corpus=other).same_text is True
+    assert bs.verify(file, tiny_run, corpus=str(tiny_corpus)).same_text is False
+
+
 @pytest.mark.parametrize("reading", fast_then_full(LINES, LINES[:2]), ids=str)
 def test_a_score_of_lines_by_themselves_is_proved(
     reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -131,8 +152,6 @@ def test_a_score_of_lines_by_themselves_is_proved(
 
 def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.bks"
-    with pytest.raises(UserError, match="proof with after needs the run's own corpus"):
-        bs.evaluate(tiny_run, proof=file, after="valid", corpus="wikitext-2")
     code = bs.compress(b"ann saw the tea\n", tiny_run).data
     with pytest.raises(UserError, match="is a compressed file, not the proof of an evaluation"):
         bs.verify(code)

@@ -30,7 +30,9 @@ class VerifyArguments(JsonOutput):
     model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
     """The model that was evaluated (else the run that the proof names)."""
     text: Path | None = None
-    """The text to compare with (else the split of the run's corpus, if it is here)."""
+    """The text to compare with (else the split of the corpus, if it is here)."""
+    corpus: str | None = None
+    """The corpus that was read, by its name or path (else the run's)."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     device: str = "auto"
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             source(args.file),
             args.model,
             text=args.text,
+            corpus=args.corpus,
             data_dir=args.data_dir,
             device=args.device,
             progress=progress,
@@ -62,7 +65,7 @@ def describe(verified: "Verification") -> str:
     text = {
         True: f"the same as {of}",
         False: f"NOT {of}",
-        None: f"{of}, it says; name the text with --text to compare",
+        None: f"{of}, it says; name the text with --text, or its corpus with --corpus, to compare",
     }[verified.same_text]
     worse = verified.nats_per_token / verified.reported - 1 if verified.reported > 0 else 0.0
     claim = "as reported" if verified.holds or verified.same_text is False else f"{worse:.1%} more than reported"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.codec.proof import Proof, decode_proof, prove
+from backstory.codec.proof import Proof, corpus_of, decode_proof, prove
 from backstory.codec.setting import Source, check_out, name_of, write
 from backstory.config import UserError
 from backstory.config.arguments import checked
@@ -26,12 +26,9 @@ Progress = Callable[[int, int], None]
 
 
 def check_proof(options: EvalOptions) -> None:
-    """Raise UserError where a proof cannot be written, or a decoder could not read what was read before the text."""
-    if options.proof is None:
-        return
-    if options.after is not None and options.corpus is not None:
-        raise UserError("--proof with --after needs the run's own corpus, which a decoder has too; remove --corpus")
-    check_out(options.proof, options.overwrite)
+    """Raise UserError where a proof cannot be written."""
+    if options.proof is not None:
+        check_out(options.proof, options.overwrite)
 
 
 def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | None) -> ProofRecord:
@@ -100,6 +97,7 @@ def verify(
     model: Path | str | Run | None = None,
     *,
     text: Path | None = None,
+    corpus: str | None = None,
     data_dir: Path | None = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -109,7 +107,8 @@ def verify(
     Args:
         file: The proof: the path of its file, its bytes, or a file that is open for bytes.
         model: The model that was evaluated; by default the run that the proof names.
-        text: The text to compare with; by default the split of the run's corpus that the proof names, if it is here.
+        text: The text to compare with; by default the split of the corpus that the proof names, if it is here.
+        corpus: The name or path of the corpus that was read; by default that of the run.
         data_dir: Folder that holds the corpora.
         device: auto, cpu or cuda.
         progress: Called with the tokens decoded so far and all tokens.
@@ -121,7 +120,7 @@ def verify(
         >>> bs.verify("proof.bks").holds
         True
     """
-    proof = decode_proof(file, model, device, progress, data_dir)
+    proof = decode_proof(file, model, device, progress, data_dir, corpus)
     described: dict[str, Any] = proof.header.text or {}
     return Verification(
         file=name_of(file),
@@ -137,7 +136,7 @@ def verify(
         perplexity=perplexity(proof.nats_per_token),
         bits_per_token=bits(proof.nats_per_token),
         reported=described["nats_per_token"],
-        same_text=_is_same(proof, _expected(proof, text, data_dir)),
+        same_text=_is_same(proof, _expected(proof, text, corpus, data_dir)),
     )
 
 
@@ -150,15 +149,17 @@ def _is_same(proof: Proof, expected: Split | None) -> bool | None:
     return same_lines and np.array_equal(expected.ids, proof.ids)
 
 
-def _expected(proof: Proof, text: Path | None, data_dir: Path | None) -> Split | None:
+def _expected(proof: Proof, text: Path | None, corpus: str | None, data_dir: Path | None) -> Split | None:
     """Return the text that was to be read; None if it is not here."""
     described: dict[str, Any] = proof.header.text or {}
     if text is not None:
         lines = None if proof.lengths is None else TextLines()
         return read_text(proof.run, text, lines=lines).splits["text"]
+    if corpus is not None:
+        return corpus_of(proof.run, corpus, data_dir).splits.get(described["split"])
     if described["fingerprint"] != proof.run.corpus.get("fingerprint"):
         return None
     try:
-        return proof.run.dataset(None, data_dir).splits.get(described["split"])
+        return corpus_of(proof.run, None, data_dir).splits.get(described["split"])
     except UserError:  # the corpus is not here, or has changed
         return None
