@@ -60,7 +60,10 @@ def test_a_proof_of_a_text_and_of_another_text(
     assert main(["evaluate", str(tiny_run), str(text), "--proof", str(file)]) == 0
     assert "  proof       proof.bks, " in capsys.readouterr().out
     assert main(["verify", str(file)]) == 0  # the run that it names
-    assert "text.txt, it says; name the text with --text, or its corpus with --corpus, to compare" in capsys.readouterr().out
+    assert (
+        "text.txt, it says; name the text with --text, or its corpus with --corpus, to compare"
+        in capsys.readouterr().out
+    )
     assert main(["verify", str(file), "--text", str(text)]) == 0
     assert "15 words, the same as text.txt" in capsys.readouterr().out
     assert main(["verify", str(file), "--text", str(other)]) == 1

@@ -5,9 +5,12 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import backstory as bs
+from backstory.config import terminal
 from backstory.config.options import LoadOptions
+from backstory.config.terminal import shown_progress
 from backstory.evaluation import open_vocabulary
 from backstory.runs.run import open_run
 
@@ -42,3 +45,17 @@ def test_a_length_is_measured_once(tiny_run: Path, monkeypatch: pytest.MonkeyPat
     assert open_vocabulary.spelled(vocabulary, [b"ann saw\n", b"an otter\n"]) == first
     with pytest.raises(TypeError):  # of another vocabulary it is measured
         open_vocabulary.spelled(dataclasses.replace(vocabulary, lowercase=True), [b"ann saw\n", b"an otter\n"])
+
+
+def test_a_long_spelling_shows_how_far_it_is(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary, console = open_run(tiny_run, LoadOptions()).vocabulary, Console(file=io.StringIO(), width=120)
+    monkeypatch.setattr(terminal, "EVERY", 0.0)
+    monkeypatch.setattr(terminal, "SAID", 1000)
+    monkeypatch.setattr(open_vocabulary, "SHOW_EVERY", 100)
+    file = b"ann saw the zeppelin\n" * 100
+    with shown_progress(console):
+        open_vocabulary.measure(vocabulary, [file], "text.txt")
+    assert isinstance(console.file, io.StringIO)
+    first, *others = console.file.getvalue().splitlines()
+    assert first.endswith("spelling text.txt (2.1 kB)") and len(others) == 4
+    assert all("spelling text.txt (2.1 kB): 0 of 0 MB, 0:00:0" in line and line.endswith(" left") for line in others)

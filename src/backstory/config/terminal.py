@@ -254,13 +254,13 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
 
 
 @contextmanager
-def preparing(name: str, size: int) -> Iterator[ProgressCallback]:
-    """Show that a text of `size` bytes is prepared, in a block that shows progress; elsewhere nothing is shown."""
+def preparing(name: str, size: int, verb: str = "preparing") -> Iterator[ProgressCallback]:
+    """Show that something is done with a text of `size` bytes, in a block that shows progress; elsewhere nothing is shown."""
     display = _DISPLAY.get()
     if display is None:
         yield lambda done, total: None
         return
-    description = f"preparing {name} ({shown_size(size)})"
+    description = f"{verb} {name} ({shown_size(size)})"
     if display.bars is None and size >= SAID:
         say(display.console, description)
     with progress_bar(description, "MB", 1_000_000) as progress:

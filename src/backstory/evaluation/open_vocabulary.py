@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from backstory.codec.spelling import Speller, Spelling, kind_of_last
 from backstory.config import UserError
 from backstory.config.scores import bits
 from backstory.config.small_file import read_small
+from backstory.config.terminal import preparing
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import raw_blocks
 from backstory.evaluation.opening import EvalSetup
@@ -29,6 +31,8 @@ FORMAT = 1
 """Raised when the spelling changes: lengths that are cached are measured again."""
 MOST_BYTES = 1 << 24
 """A longer text is not spelled: that takes minutes."""
+SHOW_EVERY = 1024
+"""Tokens between two updates of the progress."""
 
 
 class Meter(Coder):
@@ -68,36 +72,44 @@ def open_bits_per_byte(setup: EvalSetup, nats: float) -> float | None:
             if (size := size + len(block)) > MOST_BYTES:
                 return None
         files.append(b"".join(blocks))
-    spelling, ids = spelled(setup.dataset.vocabulary, files)
+    spelling, ids = spelled(setup.dataset.vocabulary, files, sources[0].path.name)
     return (bits(nats) + spelling) / size if size and ids == ids_hash(setup.split.ids) else None
 
 
-def spelled(vocabulary: Vocabulary, files: list[bytes]) -> tuple[float, str]:
-    """Return the bits that files take beside their tokens, and the hash of these; from the cache if it was done before."""
+def spelled(vocabulary: Vocabulary, files: list[bytes], name: str = "a text") -> tuple[float, str]:
+    """Return the bits that files take beside their tokens, and the hash of these; from the cache if it was done before.
+
+    The work is shown in a block that shows progress, where it has this name.
+    """
+
+    def write(folder: Path) -> None:
+        write_atomically(folder / "spelling.json", json.dumps(measure(vocabulary, files, name)))
+
     content = [hashlib.sha256(file).hexdigest() for file in files]
     key = json_digest([FORMAT, vocabulary_hash(vocabulary), content])
     try:
         with warnings.catch_warnings(action="ignore"):  # of a cache that cannot be written: it only saves time here
-            entry = disk_cache.fetch(
-                f"spelling-{key[:32]}",
-                lambda folder: write_atomically(folder / "spelling.json", json.dumps(measure(vocabulary, files))),
-            )
+            entry = disk_cache.fetch(f"spelling-{key[:32]}", write)
         length, ids = json.loads(read_small(entry / "spelling.json", inside=entry))
     except UserError:
-        length, ids = measure(vocabulary, files)
+        length, ids = measure(vocabulary, files, name)
     return float(length), str(ids)
 
 
-def measure(vocabulary: Vocabulary, files: list[bytes]) -> tuple[float, str]:
-    """Measure what `spelled` returns."""
-    spelling, meter = Spelling.of(vocabulary), Meter()
-    speller, ids, before = Speller(spelling), [], 0
-    for file in files:
-        units, rest = spelling.cut(file)
-        for unit in units:
-            speller.is_escaped(meter, unit)
-            gap, text = speller.code(meter, unit.id, unit, before)
-            before = kind_of_last(gap + text, before)
-        speller.rest(meter, rest)
-        ids += [unit.id for unit in units]
+def measure(vocabulary: Vocabulary, files: list[bytes], name: str) -> tuple[float, str]:
+    """Measure what `spelled` returns, and show how far it is."""
+    spelling, meter, size = Spelling.of(vocabulary), Meter(), sum(map(len, files))
+    speller, ids, before, done = Speller(spelling), [], 0, 0
+    with preparing(name, size, "spelling") as progress:
+        for file in files:
+            units, rest = spelling.cut(file)
+            for unit in units:
+                speller.is_escaped(meter, unit)
+                gap, text = speller.code(meter, unit.id, unit, before)
+                before, done = kind_of_last(gap + text, before), done + len(gap) + len(text)
+                ids.append(unit.id)
+                if len(ids) % SHOW_EVERY == 0:
+                    progress(done, size)
+            speller.rest(meter, rest)
+            done += len(rest)
     return meter.bits, ids_hash(np.array(ids, np.int32))
