@@ -295,7 +295,7 @@ def coding_speed() -> Table:
     """Tokens per second of coding with an untrained model of the small recipe, by the rows that are read side by side."""
     found = json.loads((RESULTS / "benchmark-codec.json").read_text())["speeds"]["ptb-small"]["rows"]
     rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in found)
-    return Table(tuple(Column(head) for head in ("rows", "tokens/s there", "tokens/s back")), rows)
+    return headed(("rows", "tokens/s there", "tokens/s back"), rows, texts=0)
 
 
 def memory_speed() -> Table:
