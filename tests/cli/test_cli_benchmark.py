@@ -14,7 +14,7 @@ RECIPE = """
 model:
   embedding: {size: 8}
   core: {kind: KIND, layers: 1, hidden: 9}
-training: {batch_size: 3, segment: 5, precision: float32}
+training: {batch_size: 3, segment: 5}
 """
 
 
@@ -31,7 +31,7 @@ def test_figures_as_json(command: Command, recipes: list[str]) -> None:
     before = torch.get_rng_state()
     with restored_threads():
         torch.set_num_threads(2)
-        measured = json.loads(command("benchmark", *recipes, "--types", "20", "--json").out)
+        measured = json.loads(command("benchmark", *recipes, "--types", "20", "--precision", "float32", "--json").out)
         assert torch.get_num_threads() == 2
     assert torch.equal(torch.get_rng_state(), before)
     assert measured["precision"] == "float32" and measured["versions"]["torch"] == torch.__version__

@@ -30,11 +30,23 @@ def sampled_softmax(prediction: Softmaxes, targets: Tensor, frequent: int, sampl
     return replace(prediction, weight=prediction.weight.index_select(0, words), bias=bias), positions[targets]
 
 
-def _draw(targets: Tensor, types: int, frequent: int, sampled: int) -> tuple[Tensor, int]:
-    """Return the words (C,) that take part, those drawn last, and the number of these."""
+def word_count(targets: Tensor, types: int, frequent: int, sampled: int) -> int:
+    """Return C, the words that take part in the normaliser for these targets."""
+    count = int(_certain(targets, types, frequent).sum())
+    return count + min(sampled, types - count)
+
+
+def _certain(targets: Tensor, types: int, frequent: int) -> Tensor:
+    """Return the mask (V,) of the words that take part without being drawn."""
     certain = torch.zeros(types, dtype=torch.bool, device=targets.device)
     certain[:frequent] = True
     certain[targets.flatten()] = True
+    return certain
+
+
+def _draw(targets: Tensor, types: int, frequent: int, sampled: int) -> tuple[Tensor, int]:
+    """Return the words (C,) that take part, those drawn last, and the number of these."""
+    certain = _certain(targets, types, frequent)
     others = torch.where(~certain)[0]
     drawn = others[torch.randperm(len(others), device=others.device)[:sampled]]
     return torch.cat([torch.where(certain)[0], drawn]), len(drawn)

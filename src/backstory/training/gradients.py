@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from backstory.config import MixtureConfig, SoftmaxConfig
+from backstory.config import RunConfig
 from backstory.models import Precision, State, clone, detach, flatten, unflatten
 from backstory.models.state import map_state
 from backstory.training.objectives import Objective
@@ -104,12 +104,14 @@ class _Recording:
     figures: Figures
 
 
-def recorded(eager: Eager, device: torch.device, head: SoftmaxConfig | MixtureConfig) -> Gradient:
-    """Return the gradient as it is computed fastest: replayed on a GPU, eagerly elsewhere.
+def build_gradient(eager: Eager, device: torch.device, config: RunConfig) -> Gradient:
+    """Return the gradient as the settings want it: in parts, or replayed on a GPU, or else eagerly.
 
     The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
     """
-    return Recorded(eager) if device.type == "cuda" and not head.sampled else eager
+    if (parts := config.training.accumulate) > 1:
+        return Accumulated(eager, parts)
+    return Recorded(eager) if device.type == "cuda" and not config.model.head.sampled else eager
 
 
 class Recorded:

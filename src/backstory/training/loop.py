@@ -44,7 +44,7 @@ from backstory.training.checkpointing import (
 )
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
-from backstory.training.gradients import LOSS, NORM, Accumulated, Eager, Gradient, recorded
+from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
 from backstory.training.objectives import ANSWER_SHARE, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
@@ -218,10 +218,8 @@ class Trainer:
     def _build_gradient(self, model: nn.Module) -> Gradient:
         """Return what computes the gradients of a stage; `model` averages them over the ranks if there are several."""
         eager = Eager(model, self.parameters, self.objective, self.precision, self.config.training.clip)
-        if (parts := self.config.training.accumulate) > 1:
-            return Accumulated(eager, parts)
-        if self.ranks.world == 1:
-            return recorded(eager, self.device, self.config.model.head)
+        if self.ranks.world == 1 or self.config.training.accumulate > 1:
+            return build_gradient(eager, self.device, self.config)
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
         # a resumed run adds up in the order of one that was never interrupted.
         self._try(eager, 1)

@@ -5,21 +5,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import LSTMConfig, RunConfig
+from backstory.config import RunConfig
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
 from backstory.models.devices import keep_freed_memory
 from backstory.readers import StaticReader
 from backstory.storage.provenance import commit, processor, versions
-from backstory.training.gradients import LOSS, Eager, recorded
+from backstory.training.gradients import LOSS, Eager, build_gradient
+from backstory.training.matrix_products import fastest_run, step_products
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
 from backstory.training.threads import median_seconds, on_threads, restored_threads
@@ -28,7 +28,6 @@ READING_SECONDS = 2.0
 """Seconds for which a model reads."""
 STAGES = 3
 """Measurements of a recipe: training, products, evaluation."""
-Product = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class RecipeSpeed:
     """Training steps, by number of threads; of a GPU one number."""
     products: float | None
     """Steps of nothing but the matrix products of a training step, on one thread and in the processor's own time, which other
-    programs do not count in; on a GPU in time that passes. None for a core that is no LSTM."""
+    programs do not count in; on a GPU in time that passes. None for a model whose products are not listed."""
     share: float | None
     """The speed of training as a share of that, both measured in the same way."""
     evaluation: float
@@ -111,9 +110,10 @@ def measure_speed(
 def _recipe_speed(
     name: str, config: RunConfig, types: int, device: torch.device, precision: Precision, advance: Callable[[], None]
 ) -> RecipeSpeed:
-    tokens = config.training.batch_size * config.training.segment
     model = build_model(config.model, types).to(device)
-    step = training_step(model, config, types, device, precision)
+    text = random_text(config.training.batch_size, config.training.segment + 1, types).to(device)
+    tokens = text[:, 1:].numel()
+    step = training_step(model, config, text, precision)
     usual = torch.get_num_threads() if device.type == "cpu" else 1
     counts = tuple(sorted({min(2**power, usual) for power in range(usual.bit_length() + 1)}))
     for _ in range(2):  # allocates, and on a GPU records
@@ -121,8 +121,9 @@ def _recipe_speed(
     seconds = median_seconds({count: on_threads(step, count) for count in counts})
     advance()
     speed = share = None
-    if (products := matrix_products(config, types, device, precision)) is not None:
+    if (listed := step_products(config, text[:, 1:], types)) is not None:
         torch.set_num_threads(1)
+        products = fastest_run(listed, device, precision)
         products()
         clock = time.process_time if device.type == "cpu" else time.perf_counter
         alone = median_seconds({"training": step, "products": products}, clock)
@@ -135,16 +136,22 @@ def _recipe_speed(
     return RecipeSpeed(name, count_parameters(model), training, speed, share, evaluation, _peak(device))
 
 
-def training_step(
-    model: ComposedModel, config: RunConfig, types: int, device: torch.device, precision: Precision
-) -> Callable[[], None]:
-    """Return a step of `backstory train` on a random segment of mean length, its update included."""
+def random_text(batch_size: int, length: int, types: int) -> Tensor:
+    """Return tokens (B, length), independent, of which the k-th most frequent has a probability proportional to 1 / k (Zipf).
+
+    A sampled softmax takes as long as words are different: for 700 tokens of 10,000 types about as many as in Penn Treebank.
+    """
+    shares = 1 / torch.arange(1, types + 1)
+    return torch.multinomial(shares, batch_size * length, replacement=True).view(batch_size, length)
+
+
+def training_step(model: ComposedModel, config: RunConfig, text: Tensor, precision: Precision) -> Callable[[], None]:
+    """Return a step of `backstory train` on a segment of text (B, T + 1), its update included."""
     settings, parameters = config.training, list(model.parameters())
     objective = build_objective(config, config.model.head.adversarial, model.core.auxiliary_weight)
     optimizer, state = build_optimizer(parameter_groups(model), settings), model.start(settings.batch_size)
     eager = Eager(model, parameters, objective, precision, settings.clip)
-    gradient = recorded(eager, device, config.model.head)
-    text = torch.randint(types, (settings.batch_size, settings.segment + 1), device=device)
+    gradient = build_gradient(eager, text.device, config)
     mask = torch.ones_like(text[:, 1:], dtype=torch.bool) if settings.answer_loss_only else None
 
     def step() -> None:
@@ -156,51 +163,6 @@ def training_step(
         figures[LOSS].item()
 
     return step
-
-
-def matrix_products(config: RunConfig, types: int, device: torch.device, precision: Precision) -> Product | None:
-    """Return the matrix products of a training step and nothing else; None for a core that is no LSTM.
-
-    They are, forward and backward, the recurrent products one after another, and over the whole segment the input projections,
-    the softmax, and the gradients of all weights.
-    """
-    core, width, settings = config.model.core, config.model.embedding.size, config.training
-    if not isinstance(core, LSTMConfig):
-        return None
-
-    def numbers(*shape: int) -> Tensor:
-        return torch.randn(*shape, device=device).mul_(0.05).to(precision.dtype)
-
-    positions, output, products = settings.batch_size * settings.segment, core.output or width, []
-    for inputs, units in pairwise([width, *[core.hidden] * (core.layers - 1), output]):
-        d_gates, recurrent = numbers(positions, 4 * units), numbers(4 * units, units)
-        products += _dense(numbers(positions, inputs), numbers(4 * units, inputs), d_gates)
-        products.append(_product(d_gates.t(), numbers(positions, units)))
-        for operand, weight in (
-            (numbers(settings.batch_size, units), recurrent.t()),
-            (numbers(settings.batch_size, 4 * units), recurrent),
-        ):
-            products += [_product(operand, weight)] * settings.segment
-    products += _dense(numbers(positions, output), numbers(types, output), numbers(positions, types))
-
-    def run() -> None:
-        for product in products:
-            product()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return run
-
-
-def _dense(x: Tensor, weight: Tensor, d_y: Tensor) -> list[Product]:
-    """Return the products of y = x weight^T and of its gradients."""
-    return [_product(x, weight.t()), _product(d_y, weight), _product(d_y.t(), x)]
-
-
-def _product(a: Tensor, b: Tensor) -> Product:
-    """Return the product of two matrices, into memory that is there."""
-    result = a.new_empty(a.shape[0], b.shape[1])
-    return lambda: torch.mm(a, b, out=result)
 
 
 def _reading_speed(model: ComposedModel, types: int, precision: Precision) -> float:
