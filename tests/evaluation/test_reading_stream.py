@@ -13,6 +13,7 @@ from torch import Tensor
 from backstory.evaluation import Block, block_count, blocks, read
 from backstory.models import ComposedModel, Prediction
 from backstory.readers import StaticReader
+from backstory.readers.base import places_of
 
 Stream = Callable[[int], np.ndarray]
 FIRST = 12
@@ -26,7 +27,7 @@ def test_every_token_is_a_target_once_and_follows_its_input(count: int, batch_si
     assert [p.index for p in pieces] == list(range(block_count(count, batch_size, block)))
     assert all(p.tokens.shape == p.targets.shape == p.scored.shape for p in pieces)
     assert all(1 <= p.tokens.shape[1] <= block for p in pieces)
-    tokens, targets, scored = (torch.cat([p[i] for p in pieces], 1) for i in range(3))
+    tokens, targets, scored = (torch.cat([p[:3][i] for p in pieces], 1) for i in range(3))
     assert len(tokens) == min(batch_size, count)
     # Row after row, the text is whole and in order, and each token was preceded by the one before it.
     assert targets[scored].tolist() == ids.tolist()
@@ -64,6 +65,16 @@ def test_a_reading_counts_and_averages_what_was_scored(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("rows", [slice(0, 2), slice(2, 3), slice(3, 5)])
+def test_some_rows_are_those_of_the_whole_batch(rows: slice) -> None:
+    ids = np.arange(100, 123)
+    whole, part = (list(blocks(ids, 99, 5, 2, CPU, rows=chosen)) for chosen in (slice(None), rows))
+    for block, some in zip(whole, part, strict=True):
+        assert all(torch.equal(mine, all_[rows]) for mine, all_ in zip(some[:3], block[:3], strict=True))
+        assert (places_of(some, 2) == places_of(block, 2)[rows]).all()
+        assert (ids[places_of(some, 2)[some.scored.numpy()]] == some.targets[some.scored].numpy()).all()
+
+
 def by_hand(model: ComposedModel, ids: list[int], first: int) -> float:
     """The sum of negative log-probabilities of a text read a token at a time."""
     state, total, before = model.start(1), 0.0, first

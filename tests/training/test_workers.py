@@ -1,5 +1,6 @@
 """Workers that a training starts itself: equal to one process, resumed bit for bit, and never left behind."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -8,16 +9,28 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from runs import checkpoints, outcome, with_model, with_training
+from runs import checkpoints, events, outcome, with_model, with_training
 
-from backstory.config import EmbeddingConfig, LSTMConfig, RunConfig, UserError, to_dict
+from backstory.config import (
+    AlgorithmConfig,
+    AuxiliarySoftmaxConfig,
+    EmbeddingConfig,
+    LSTMConfig,
+    NTMConfig,
+    RunConfig,
+    TextConfig,
+    UserError,
+    to_dict,
+)
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
+from backstory.training.distributed import Ranks
 
-Train = Callable[..., dict]
+Train = Callable[..., Any]
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")
 SCRIPT = """
 import json, sys
@@ -39,20 +52,71 @@ def wait_until(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def without_dropout(config: RunConfig) -> RunConfig:
+    core = LSTMConfig(layers=2, hidden=9, **dict.fromkeys(DROPOUTS, 0.0))
+    return with_model(config, embedding=EmbeddingConfig(size=7, dropout=0.0), core=core)
+
+
 def long(config: RunConfig) -> RunConfig:
     return with_training(config, batch_size=6, segment=2, segment_deviation=0.0, epochs=1000)
 
 
 def test_two_workers_make_the_updates_of_one(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
-    core = LSTMConfig(layers=2, hidden=9, **dict.fromkeys(DROPOUTS, 0.0))
-    config = with_model(tiny_config, embedding=EmbeddingConfig(size=7, dropout=0.0), core=core)
-    config = with_training(config, batch_size=4, clip=0.3)
-    for workers in (1, 2):
-        quietly(config, tmp_path / str(workers), workers=workers)
+    config = with_training(without_dropout(tiny_config), batch_size=4, clip=0.3, validation_batch_size=3)
+    nats = [quietly(config, tmp_path / str(n), workers=n).figures.valid_nats for n in (1, 2)]
+    assert nats[1] == pytest.approx(nats[0], rel=1e-6)
     one, two = (read_checkpoint(checkpoints(tmp_path / name, "last")[0]) for name in "12")
     torch.testing.assert_close(two.tensors["weights"], one.tensors["weights"], rtol=0, atol=2e-6)
     assert two.documents["progress"]["ranks"] == json.loads((tmp_path / "2" / "run.json").read_text())["ranks"] == 2
     assert children(os.getpid()) == []
+
+
+ANSWERS = TextConfig("copy", algorithm=AlgorithmConfig(bits=3, longest=4, documents=20, held_out=9))
+VALIDATIONS = {
+    "fewer rows than workers": (lambda config: config, 2),
+    "unequal rows": (lambda config: config, 4),
+    "a gate": (lambda config: with_model(config, buffer=AuxiliarySoftmaxConfig()), 2),
+    "a memory that answers": (
+        lambda config: dataclasses.replace(
+            with_training(with_model(config, core=NTMConfig(layers=(8,), slots=6, width=4)), answer_loss_only=True),
+            text=ANSWERS,
+        ),
+        5,
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", VALIDATIONS)
+def test_workers_share_the_validation_text(case: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    changed, rows = VALIDATIONS[case]
+    config = changed(without_dropout(tiny_config))
+    # Nothing is learned, so that the figures of validation differ by nothing but the sharing.
+    config = with_training(config, batch_size=3, validation_batch_size=rows, learning_rate=1e-30, epochs=1)
+    for workers in (1, 3):
+        quietly(config, tmp_path / str(workers), workers=workers)
+    one, three = (events(tmp_path / name, "epoch")[-1] for name in "13")
+    assert one.keys() == three.keys() and one["valid_nats"] > 0
+    for name in {"valid_nats", "valid_perplexity", "policy", "answers"} & one.keys():
+        assert close(three[name], one[name])
+    assert ("policy" in one, "answers" in one) == (case == "a gate", case == "a memory that answers")
+
+
+def close(mine: Any, reference: Any) -> bool:
+    """Compare plain values, numbers to rounding."""
+    if isinstance(reference, dict):
+        return mine.keys() == reference.keys() and all(close(mine[name], reference[name]) for name in reference)
+    if isinstance(reference, list):
+        return len(mine) == len(reference) and all(map(close, mine, reference))
+    return mine == (pytest.approx(reference, rel=1e-6) if isinstance(reference, float) else reference)
+
+
+@pytest.mark.parametrize("world", range(1, 6))
+def test_shares_are_disjoint_and_whole(world: int) -> None:
+    for rows in range(12):
+        shares = [list(range(rows)[Ranks(rank, world).share(rows)]) for rank in range(world)]
+        assert [row for share in shares for row in share] == list(range(rows))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_rows_that_cannot_be_shared_are_refused(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
@@ -92,6 +156,36 @@ def test_a_killed_worker_is_one_line(tiny_config: RunConfig, quietly: Train, tmp
     assert children(os.getpid()) == []
     wait = checkpoints(tmp_path / "run", "last")
     assert wait and read_checkpoint(wait[0]).documents["progress"]["ranks"] == 2
+
+
+PLUGIN = """
+import os, signal
+from backstory.readers import StaticReader
+from backstory.config.process import launched
+
+predict = StaticReader.predict
+
+def killed(self, tokens):
+    if launched().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return predict(self, tokens)
+
+StaticReader.predict = killed
+"""
+"""Kills the second worker as it begins to read the validation text."""
+
+
+@pytest.mark.full
+def test_a_worker_killed_in_validation_is_one_line(
+    tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    monkeypatch.setenv("BACKSTORY_PLUGINS", str(tmp_path / "plugin.py"))
+    with pytest.raises(
+        UserError, match=r"^worker 1 was ended by SIGKILL, .*; go on with the same command and --resume$"
+    ):
+        quietly(with_training(tiny_config, batch_size=4), tmp_path / "run", workers=2)
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.full

@@ -63,8 +63,8 @@ class StreamReading:
     `first` is the token before the stream. A `batch_size` above 1 cuts the stream into contiguous rows that are read side by
     side, each from an empty state. Blocks have `block` tokens of each row, by default the reader's own number. Without
     `reset` the reader continues from what it has read. From a `position` the reading resumes there; the reader must already
-    have been restored. Raises UserError for several rows with a reader whose weights move: it would learn from later rows
-    before it scores earlier ones.
+    have been restored. `rows` are those of the batch that are read here, at least one, by default all. Raises UserError for
+    several rows with a reader whose weights move: it would learn from later rows before it scores earlier ones.
     """
 
     def __init__(
@@ -78,20 +78,21 @@ class StreamReading:
         observer: Observer | None = None,
         reset: bool = True,
         position: Position | None = None,
+        rows: slice = slice(None),
     ) -> None:
         check_rows(reader, batch_size)
         self.reader, self.ids, self.first, self.observer = reader, ids, first, observer
-        self.batch_size, self.block = min(batch_size, len(ids)), block or reader.block
+        self.batch_size, self.block, self.rows = min(batch_size, len(ids)), block or reader.block, rows
         self.position = position or Position()
         self._started = time.perf_counter() - self.position.seconds
         self._nats, self._tokens = self.position.nats, self.position.tokens
         if reset and position is None:
-            reader.start(self.batch_size)
+            reader.start(len(range(self.batch_size)[rows]))
 
     def remaining(self) -> Iterator[Block]:
         """Yield the blocks that have not been read."""
         device = next(self.reader.model.parameters()).device
-        return blocks(self.ids, self.first, self.batch_size, self.block, device, self.position.block)
+        return blocks(self.ids, self.first, self.batch_size, self.block, device, self.position.block, self.rows)
 
     @torch.no_grad()
     def score(self, block: Block) -> ScoredBlock:

@@ -359,7 +359,7 @@ class _Refereeing:
             return
         token = None
         if block is not None and wrong is not None:
-            places = places_of(block, len(self._text.ids), self._block)
+            places = places_of(block, self._block)
             token = int(places[self._earliest(wrong)])
         numbers = [None if n is None or not math.isfinite(n) else n for n in (actual, expected)]
         self._first[condition] = ViolationRecord(

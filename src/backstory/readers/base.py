@@ -170,27 +170,36 @@ class Block(NamedTuple):
     """(B, T) bool; False where a row has ended already."""
     index: int
     """Number of the block."""
+    starts: np.ndarray | None = None
+    """Index (B,) of the first target of each row in the stream; None for lines, which have no order."""
 
 
 def blocks(
-    ids: np.ndarray, first: int, batch_size: int, block: int, device: torch.device, done: int = 0
+    ids: np.ndarray,
+    first: int,
+    batch_size: int,
+    block: int,
+    device: torch.device,
+    done: int = 0,
+    rows: slice = slice(None),
 ) -> Iterator[Block]:
-    """Cut a stream (N,) into blocks of `batch_size` contiguous rows, and leave the first `done` blocks out.
+    """Cut a stream (N,) into blocks of `batch_size` contiguous rows; leave out the first `done` blocks, and all but some rows.
 
     `first` is fed before the first token. Every token of the stream is a target exactly once; only the last rows may be
     shorter: `first` fills these up, so that a target is the next input there too.
     """
     batch_size = min(batch_size, len(ids))
     length = math.ceil(len(ids) / batch_size)
+    starts = np.arange(batch_size)[rows] * length
     for index, start in enumerate(range(done * block, length, block), done):
         # Only the block's own tokens are fetched: ids may lie on disk.
-        positions = np.arange(batch_size)[:, None] * length + np.arange(start, min(start + block, length))
+        positions = starts[:, None] + np.arange(start, min(start + block, length))
         scored = positions < len(ids)
         targets = np.where(scored, ids[np.minimum(positions, len(ids) - 1)], first)
         outside = (positions == 0) | (positions > len(ids))
         inputs = np.where(outside, first, ids[np.clip(positions - 1, 0, len(ids) - 1)])
         tokens, after = (torch.from_numpy(array.astype(np.int64)).to(device) for array in (inputs, targets))
-        yield Block(tokens, after, torch.from_numpy(scored).to(device), index)
+        yield Block(tokens, after, torch.from_numpy(scored).to(device), index, starts)
 
 
 def line_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -199,10 +208,10 @@ def line_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def places_of(block: Block, tokens: int, size: int) -> np.ndarray:
-    """Return the index (B, T) of each target in a text of so many tokens, read in blocks of `size`; any beyond a row's end."""
-    batch_size, times = block.targets.shape
-    return np.arange(batch_size)[:, None] * math.ceil(tokens / batch_size) + block.index * size + np.arange(times)
+def places_of(block: Block, size: int) -> np.ndarray:
+    """Return the index (B, T) of each target in a text that is read in blocks of `size`; any beyond a row's end."""
+    assert block.starts is not None
+    return block.starts[:, None] + block.index * size + np.arange(block.targets.shape[1])
 
 
 @checked(tokens=1, batch_size=1, block=1)

@@ -1,12 +1,14 @@
 """Ranks of a distributed run: each owns rows of the batch and carries their state."""
 
 import gc
+import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,9 +39,10 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batch_size: int) -> slice:
-        """Return this rank's rows of a batch."""
-        size = batch_size // self.world
-        return slice(self.rank * size, (self.rank + 1) * size)
+        """Return this rank's rows of a batch: as many as the others', but for one more of the first ranks if some are left."""
+        size, left = divmod(batch_size, self.world)
+        start = self.rank * size + min(self.rank, left)
+        return slice(start, start + size + (self.rank < left))
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over all ranks."""
@@ -63,6 +66,19 @@ class Ranks:
         shared = torch.tensor(value, dtype=torch.float64)
         dist.broadcast(shared, 0)
         return shared.item()
+
+    def exchange(self, values: Any) -> list[Any]:
+        """Return the plain values of every rank, in the order of the ranks, to each of them; floats keep their bits."""
+        if self.world == 1:
+            return [values]
+        own = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(sizes, torch.tensor([len(own)]))
+        padded = own.new_zeros(int(max(sizes)))
+        padded[: len(own)] = own
+        texts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(texts, padded)
+        return [json.loads(bytes(text[: int(n)].tolist())) for text, n in zip(texts, sizes, strict=True)]
 
     def wait(self) -> None:
         """Wait until every rank has come here."""
@@ -118,7 +134,7 @@ def joined(meeting: Meeting | None = None) -> Iterator[Ranks]:
                 "lower --workers, or torchrun's --nproc-per-node"
             )
         torch.cuda.set_device(started.local)
-    # The others wait while the first reads the validation text, however long that takes.
+    # The others wait while the first saves, or a callback of its own runs, however long that takes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     _rendezvous(meeting, backend, timedelta(days=7))
     try:

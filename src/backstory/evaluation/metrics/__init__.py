@@ -8,7 +8,7 @@ import torch
 
 from backstory.config.options import EvalOptions
 from backstory.evaluation.metrics.gate_statistics import GateStatistics
-from backstory.evaluation.metrics.metric import AnswerAccuracy, MemoryCurve, Metric, Recency, StackLikelihood
+from backstory.evaluation.metrics.metric import AnswerAccuracy, MemoryCurve, Metric, Recency, StackLikelihood, added
 from backstory.evaluation.metrics.per_token import PerToken
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
@@ -46,6 +46,15 @@ class MetricSet:
         """Return the section of every metric that applies and has one."""
         return {metric.name: result for metric in self if (result := metric.result()) is not None}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the metrics measured so far, in plain values."""
+        return {metric.name: metric.state_dict() for metric in self}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        for metric in self:
+            metric.load_state_dict(state[metric.name])
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for metric in self.metrics:
@@ -63,4 +72,5 @@ __all__ = [
     "GateStatistics",
     "Metric",
     "MetricSet",
+    "added",
 ]

@@ -5,6 +5,7 @@ A metric joins by one class and its line in `METRICS`.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -69,6 +70,17 @@ class Metric(ABC):
 
     def __exit__(self, *error: object) -> bool | None:
         return None
+
+
+def added(states: Sequence[Any]) -> Any:
+    """Return the sum of states of metrics, or of other plain values alike, in their order; a key that one lacks counts 0."""
+    first = states[0]
+    if isinstance(first, dict):
+        names = dict.fromkeys(name for state in states for name in state)
+        return {name: added([state[name] for state in states if name in state]) for name in names}
+    if isinstance(first, list):
+        return [added(values) for values in zip(*states, strict=True)]
+    return sum(states[1:], first)
 
 
 class SummingMetric(Metric):
@@ -144,7 +156,7 @@ class NatsByDistance(SummingMetric):
 
     def update(self, scored: ScoredBlock) -> None:
         block, _, log_prob = scored
-        places = places_of(block, len(self.cells), self.block)
+        places = places_of(block, self.block)
         inside = block.scored.cpu().numpy()
         nats = -log_prob.double().cpu().numpy()[inside]
         self.sums += np.bincount(self.cells[places[inside]], nats, minlength=len(self.sums))
@@ -282,7 +294,7 @@ class AnswerAccuracy(SummingMetric):
 
     def update(self, scored: ScoredBlock) -> None:
         block, prediction, log_prob = scored
-        places = places_of(block, len(self.answers.mask), self.block)
+        places = places_of(block, self.block)
         inside = block.scored.cpu().numpy()
         mask = inside & self.answers.mask[np.where(inside, places, 0)]
         if not mask.any():
