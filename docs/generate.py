@@ -221,6 +221,19 @@ def buffer_search() -> Table:
     return headed((*heads, "q wins", "PoU after each epoch"), rows, texts=0)
 
 
+def buffer_training() -> Table:
+    """The printed buffer trained from nothing, epoch by epoch: what p and q score, and how much the gate takes of q."""
+    rows = []
+    for epoch in figures_of("span-buffer-scratch")["curve"]:
+        policy = epoch["policy"]
+        scores = (policy["p_perplexity"], policy["q_perplexity"], policy["best_constant_perplexity"])
+        shares = (policy["win_share"], policy["utilization"])
+        cells = (f"{epoch['valid_perplexity']:.1f}", *(f"{s:.1f}" for s in scores), *(f"{s:.0%}" for s in shares))
+        rows.append((str(epoch["epoch"]), *cells))
+    heads = ("epoch", "validation", "p alone", "q alone", "with the best constant lambda", "q wins", "PoU")
+    return headed(heads, rows, texts=0)
+
+
 def buffer_cost() -> Table:
     """A training step with a span buffer, as multiples of its control's."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-span-buffer.json").read_text())["rows"]
@@ -885,6 +898,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/reports.md": {"sections": report_sections},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
+        "span-buffer-scratch": buffer_training,
         "span-buffer-search": buffer_search,
         "span-buffer-cost": buffer_cost,
         "ptb-continued": continued,
