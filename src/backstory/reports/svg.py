@@ -200,6 +200,7 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
     for text in figure.findobj(Text):
         if len(text.get_text()) > LONGEST:  # type: ignore[attr-defined]
             text.set_text(label(text.get_text(), LONGEST))  # type: ignore[attr-defined]
+    _lay_out(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ET.fromstring(clean(buffer.getvalue()))
@@ -222,6 +223,18 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
     ET.register_namespace("", _SVG[1:-1])
     ET.register_namespace("xlink", _XLINK[1:-1])
     return ET.tostring(root, encoding="unicode")
+
+
+def _lay_out(figure: "Figure") -> None:
+    """Place the parts of a figure as `savefig` would, which draws all of it once for that and once more to write it."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    if (layout := figure.get_layout_engine()) is None:
+        return
+    figure.set_dpi(72)  # as `savefig` does for an SVG, whose unit is the point
+    FigureCanvasSVG(figure)  # its measures of text, in the place of those of pixels
+    layout.execute(figure)
+    figure.set_layout_engine(None)  # the style has none that would take its place
 
 
 def _own_ids(root: ET.Element, prefix: str) -> None:
