@@ -135,9 +135,10 @@ def _draws(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
         yield random.multinomial(rows, np.full(rows, 1 / rows), size=min(size, resamples - start))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _kept_draws(rows: int, seed: int, resamples: int) -> np.ndarray:
-    return np.concatenate([draws.astype(np.int32) for draws in _draws(rows, seed, resamples)])
+    kind = np.int16 if rows <= np.iinfo(np.int16).max else np.int32  # no row is drawn more often than there are rows
+    return np.concatenate([draws.astype(kind) for draws in _draws(rows, seed, resamples)])
 
 
 @checked(seed=0)
