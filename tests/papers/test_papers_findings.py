@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from backstory.results.reproduction_record import RunRecord
 
 PAPER = paper("context")
 FINDINGS = {name: finding for name, finding in PAPER.findings.items() if finding.corpus == "ptb"}
-SYSTEMS = [system.name for system in suites.load("context").systems]
+SUITE = suites.load("context")
+SYSTEMS = [system.name for system in SUITE.systems]
 TARGETS = 1200
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
 TAGS = {"NN": 1.0, "VB": 1.0, "JJ": 1.0, "IN": 0.5, "DT": 0.0}
@@ -136,13 +138,14 @@ def records(
     return made
 
 
+@cache
 def planned(scale: suites.Scale = "small") -> list[Any]:
-    return runs_of(suites.load("context"), scale, "context")
+    return runs_of(SUITE, scale, "context")
 
 
 def judge_all(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The findings of `lstm` by name, and those of the systems beside it by their systems."""
-    made = judged(suites.load("context"), [run for run in planned() if run.name in found], found)
+    made = judged(SUITE, [run for run in planned() if run.name in found], found)
     return {f["finding"] if f["baseline"] is None else f["system"]: f for f in made}
 
 
