@@ -1,7 +1,6 @@
 """Ranks of a distributed run: each owns rows of the batch and carries their state."""
 
 import gc
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -68,17 +67,12 @@ class Ranks:
         return shared.item()
 
     def exchange(self, values: Any) -> list[Any]:
-        """Return the plain values of every rank, in the order of the ranks, to each of them; floats keep their bits."""
+        """Return the values of every rank, in the order of the ranks, to each of them."""
         if self.world == 1:
             return [values]
-        own = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        dist.all_gather(sizes, torch.tensor([len(own)]))
-        padded = own.new_zeros(int(max(sizes)))
-        padded[: len(own)] = own
-        texts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(texts, padded)
-        return [json.loads(bytes(text[: int(n)].tolist())) for text, n in zip(texts, sizes, strict=True)]
+        gathered: list[Any] = [None] * self.world
+        dist.all_gather_object(gathered, values)
+        return gathered
 
     def wait(self) -> None:
         """Wait until every rank has come here."""
