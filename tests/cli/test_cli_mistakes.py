@@ -69,6 +69,7 @@ MISTAKES = [
         f"{TRAIN} --training.minutes 30m",
         r"^--training.minutes must be a number or none, not '30m'; write 30, without a unit",
     ),
+    (f"{TRAIN} --batch-size 10%", r"^--batch-size must be a whole number, not '10%'$"),
     (f"{TRAIN} --batch-size 1k", r"^--batch-size must be a whole number, not '1k'; write 1000"),
     (f"{TRAIN} --lr=-1", r"--lr must be above 0.*, not -1"),
     (

@@ -40,4 +40,9 @@ def test_a_known_name() -> None:
     ],
 )
 def test_a_number_with_a_unit_is_written_out(value: str, hint: str) -> None:
-    assert written_out(value) == hint
+    assert written_out(value, whole=False) == hint
+
+
+def test_no_fraction_is_proposed_for_a_whole_number() -> None:
+    assert written_out("10%", whole=True) == written_out("2.5h", whole=True) == ""
+    assert written_out("64k", whole=True) == "; write 64000"

@@ -78,10 +78,11 @@ class Setting:
         words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
         return " or ".join([*words, *([NONE[0]] if type(None) in self.kinds() else [])])
 
-    @property
-    def numeric(self) -> bool:
-        """True if it takes numbers."""
-        return any(kind in (int, float) for kind in self.kinds())
+    def hint(self, value: str) -> str:
+        """Return what may have been meant by a value that it does not accept, or an empty string."""
+        kinds = self.kinds()
+        number = written_out(value, float not in kinds) if int in kinds or float in kinds else ""
+        return nearest(value, self.options()) or number
 
     def accepts(self, value: str) -> bool:
         """Return True if a value has one of its types."""
@@ -241,8 +242,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
         return f"{name} needs a value: {setting.expected()}"
     for value in values:
         if not setting.accepts(value):
-            hint = written_out(value) if setting.numeric else nearest(value, setting.options())
-            return f"{name} must be {setting.expected()}, not '{value}'{hint}"
+            return f"{name} must be {setting.expected()}, not '{value}'{setting.hint(value)}"
     return ""
 
 

@@ -29,20 +29,23 @@ def nearest(name: str, known: Iterable[str], before: str = "") -> str:
     return f" (did you mean '{before}{close[0]}'?)" if close else ""
 
 
-_MULTIPLES = {"": 1, "%": 0.01, "k": 1000}
-"""What a number with this unit is multiplied with. `m` is none: it may mean minutes, millions or thousandths."""
+_FACTORS = {"": 1, "%": 0.01, "k": 1000}
+"""Factors of units. `m` has none: it may mean minutes, millions or thousandths."""
 
 
-def written_out(value: str) -> str:
+def written_out(value: str, whole: bool) -> str:
     """Return `; write 0.1` for a number with a unit or separators, as 10%, 64k or 1,000, or an empty string.
 
-    A unit that can mean several things, as in 30m, is to be left out.
+    A unit that can mean several things, as in 30m, is to be left out. Where a `whole` number is wanted, no other is proposed.
     """
     match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?) *(%|[a-zA-Z]*)", value.strip())
     if match is None or not (match[2] or "," in match[1]):
         return ""
-    number, factor = float(re.sub("[_,]", "", match[1])), _MULTIPLES.get(match[2].lower())
-    return f"; write {number:.15g}, without a unit" if factor is None else f"; write {number * factor:.15g}"
+    number, factor = float(re.sub("[_,]", "", match[1])), _FACTORS.get(match[2].lower())
+    proposed = number if factor is None else number * factor
+    if whole and not proposed.is_integer():
+        return ""
+    return f"; write {proposed:.15g}" + (", without a unit" if factor is None else "")
 
 
 def check_name(name: str, known: Iterable[str], what: str, listing: str = "") -> None:

@@ -167,7 +167,7 @@ def conforming(config: T, source: str) -> T:
 
 def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     def wrong(expected: str) -> UserError:
-        hint = written_out(value) if isinstance(value, str) and kind in (int, float) else ""
+        hint = written_out(value, kind is int) if isinstance(value, str) and kind in (int, float) else ""
         return UserError(f"{source}: {path or 'the file'} must be {expected}, not {shown(value)}{hint}")
 
     if kind is Any:
