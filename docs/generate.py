@@ -306,8 +306,8 @@ def code_speeds(row: dict[str, Any]) -> tuple[str, str]:
 
 def coding_speed() -> Table:
     """Tokens per second of coding with an untrained model of the small recipe, by the rows that are read side by side."""
-    found = json.loads((RESULTS / "benchmark-codec.json").read_text())["speeds"]["ptb-small"]["rows"]
-    rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in found)
+    speeds = json.loads((RESULTS / "benchmark-codec.json").read_text())["speeds"]["ptb-small"]["rows"]
+    rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in speeds)
     return headed(("rows", "tokens/s there", "tokens/s back"), rows, texts=0)
 
 
