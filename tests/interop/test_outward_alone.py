@@ -52,13 +52,13 @@ def alone(folder: Path, ids: torch.Tensor, tmp_path: Path, *more: str) -> tuple[
 
 @pytest.mark.parametrize("kind", fast_then_full(KINDS, ["mdm"]))
 def test_a_model_is_read_without_backstory(kind: str, tmp_path: Path) -> None:
-    model, ids = wrapped(kind), random_ids(2, 14)
+    model, ids = wrapped(kind).double(), random_ids(2, 14)  # rounding may grow from step to step
     model.save_pretrained(tmp_path / "model")
     ours = composed(model)
     with torch.no_grad():
         wanted = ours(ids, ours.start(2))[0].log_probs()
     logits, _ = alone(tmp_path / "model", ids, tmp_path)
-    assert torch.allclose(logits, wanted, rtol=0, atol=1e-5)
+    assert torch.allclose(logits, wanted, rtol=0, atol=1e-9)
     source = (tmp_path / "model" / "modeling_backstory.py").read_text()
     assert "from backstory" not in source and ("ExternalMemory" in source) == (
         kind.split(",")[0] in ("ntm", "dnc", "mdm")
@@ -86,7 +86,7 @@ def test_an_exported_run_writes_without_backstory(tiny_config: RunConfig, tmp_pa
 
 @pytest.mark.parametrize("kind", fast_then_full(KINDS, ["lstm, mixture", "dual mogrifier", "span buffer"]))
 def test_hidden_states_end_with_what_the_head_reads(kind: str) -> None:
-    model, ids = wrapped(kind), random_ids(2, 9)
+    model, ids = wrapped(kind).double(), random_ids(2, 9)
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
     with torch.no_grad():
@@ -94,12 +94,12 @@ def test_hidden_states_end_with_what_the_head_reads(kind: str) -> None:
         padded = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states
         alone = model(ids[:1, 4:], output_hidden_states=True).hidden_states
         if model.model.gated is None:
-            assert torch.allclose(model.model.head(out.hidden_states[-1]), out.logits, atol=1e-6)
+            assert torch.allclose(model.model.head(out.hidden_states[-1]), out.logits, atol=1e-9)
     assert len(out.hidden_states) == model.config.num_hidden_layers + 1
     assert out.hidden_states[-1].shape == (2, 9, model.config.hidden_size)
     assert model(ids).hidden_states is None
     for one, other in zip(padded[1:], alone[1:], strict=True):
-        assert torch.allclose(one[:1, 4:], other, atol=1e-5) and not one[0, :4].any()
+        assert torch.allclose(one[:1, 4:], other, rtol=0, atol=1e-9) and not one[0, :4].any()
 
 
 @pytest.mark.parametrize("kind", fast_then_full(KINDS, ["trellis", "pointer", "ntm"]))
