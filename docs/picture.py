@@ -1,6 +1,7 @@
 """Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
 docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of synthetic documents;
-`python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
+`python docs/picture.py RUN...` makes docs/report.png, two stretches of the report on some runs side by side, and
+`python docs/picture.py --buffer RUN` docs/buffer.png, what a buffer attends to and expects at one word.
 
 Needs Chromium on the path, and what `pip install -c constraints.txt -e '.[dev]'` brings. The runs should have been evaluated,
 examined and explained; the second stretch is the first text view of the page, with a word chosen.
@@ -19,8 +20,11 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from backstory.config import RewardConfig
+from backstory.config.options import ExplainOptions
 from backstory.evaluation.metrics.gate_statistics import reward
+from backstory.explanations import explain_passage
 from backstory.reports import svg, write
+from backstory.reports.page import render_passage, write_page
 from backstory.reports.sections.context_plots import levels
 from backstory.reports.sections.evaluation_section import memory_curves
 from backstory.reports.svg import labels
@@ -29,8 +33,8 @@ from backstory.reports.theme import CSS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-REPORT, REWARD, MEMORIES_PNG, MEMORY = (
-    Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory")
+REPORT, REWARD, MEMORIES_PNG, MEMORY, BUFFER = (
+    Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory", "buffer")
 )
 WIDTH, TALL = 880, 9000
 """Pixels of the window: so tall that nothing of the page is out of it."""
@@ -41,6 +45,10 @@ LEFT_OUT = (
 """Parts of a report that its picture leaves out, for lack of room."""
 WORD = 71
 """The word that is chosen."""
+AT = 3012
+"""The word of the test text at which a buffer is shown."""
+LINES = 17
+"""Lines of text above it that are shown."""
 PRINTED = RewardConfig()
 RATIOS = torch.linspace(0.0, 2.2, 441, dtype=torch.float64)
 """q / p, as far as the picture shows it."""
@@ -133,6 +141,25 @@ def picture(runs: list[Path]) -> Image.Image:
     return both
 
 
+def buffer_picture(run: Path) -> Image.Image:
+    """Figure 5 and table 4 of the paper for one word: the spans attended to, and what p, q and both expect."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        path = Path(folder) / "buffer.html"
+        options = ExplainOptions(at=AT, words=1, out=Path(folder) / "explained")
+        write_page(path, render_passage(explain_passage(run, "buffer", options)))
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": WIDTH, "height": TALL}, color_scheme="light")
+        page.goto(path.as_uri())
+        word = page.locator(".words").first.locator("span").last
+        word.click()
+        line = float(page.locator(".words").first.evaluate("e => parseFloat(getComputedStyle(e).lineHeight)"))
+        last = int(word.evaluate("e => e.getBoundingClientRect().bottom"))
+        end = edge(page, ".panel", "bottom")
+        whole = Image.open(io.BytesIO(page.screenshot()))
+        browser.close()
+    return whole.crop((0, int(last - LINES * line) + 8, WIDTH - 100, end))
+
+
 def edge(page: Page, selector: str, side: str) -> int:
     """Where an edge of the first such element is, from the top of the page."""
     return int(page.locator(selector).first.evaluate(f"e => e.getBoundingClientRect().{side}"))
@@ -146,8 +173,12 @@ def save(made: Image.Image, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    save(reward_picture(), REWARD)
-    save(memories_picture(), MEMORIES_PNG)
-    save(memory_picture(), MEMORY)
-    if sys.argv[1:]:
-        save(picture([Path(run) for run in sys.argv[1:]]), REPORT)
+    match sys.argv[1:]:
+        case []:
+            save(reward_picture(), REWARD)
+            save(memories_picture(), MEMORIES_PNG)
+            save(memory_picture(), MEMORY)
+        case ["--buffer", run]:
+            save(buffer_picture(Path(run)), BUFFER)
+        case runs:
+            save(picture([Path(run) for run in runs]), REPORT)

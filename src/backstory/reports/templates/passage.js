@@ -9,6 +9,8 @@ function node(tag, text, name) {
   return made;
 }
 
+const LONG = 20; // characters from which an entry is several words, and has a line to itself
+
 for (const view of document.querySelectorAll("figure.passage")) {
   const data = JSON.parse(view.querySelector("script").textContent);
   const words = [...view.querySelectorAll(".words > span")];
@@ -34,7 +36,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
   function lists(parts) {
     const box = node("div", undefined, "parts");
     for (const [part, tokens] of parts) {
-      const table = node("table");
+      const table = node("table", undefined, tokens.some(([token]) => token.length > LONG) ? "spans" : undefined);
       table.append(node("caption", part));
       for (const [token, share, percent, own] of tokens) {
         const row = table.insertRow();
