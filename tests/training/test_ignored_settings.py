@@ -59,6 +59,7 @@ from backstory.runs.run_folder import RunFolder
 from backstory.training import loop
 from backstory.training.loop import Trainer
 from backstory.training.progress import check_settings
+from backstory.training.word_vectors import initialise_from_counts
 
 CPU = torch.device("cpu")
 TEXT = "Ann saw the tea and Bob sold the jam\nann took more ink\nThe jam saw Bob and the tea\n"
@@ -238,6 +239,8 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
     data, ticks = dataset(text), itertools.count()
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(data.vocabulary))
+    if config.model.embedding.initialisation == "ppmi":
+        initialise_from_counts(model.embedding, data.splits["train"].ids, config.seed)
     with pytest.MonkeyPatch.context() as patched:
         clock = SimpleNamespace(perf_counter=lambda: next(ticks), monotonic=lambda: next(ticks))
         patched.setattr(loop, "time", clock)

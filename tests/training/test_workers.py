@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import checkpoints, events, outcome, with_model, with_training
+from runs import checkpoints, events, outcome, with_model, with_settings, with_training
 
 from backstory.config import (
     AlgorithmConfig,
@@ -63,6 +63,7 @@ def long(config: RunConfig) -> RunConfig:
 
 def test_two_workers_make_the_updates_of_one(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     config = with_training(without_dropout(tiny_config), batch_size=4, clip=0.3, validation_batch_size=3)
+    config = with_settings(config, {"model.embedding.initialisation": "ppmi"})
     nats = [quietly(config, tmp_path / str(n), workers=n).figures.valid_nats for n in (1, 2)]
     assert nats[1] == pytest.approx(nats[0], rel=1e-6)
     one, two = (read_checkpoint(checkpoints(tmp_path / name, "last")[0]) for name in "12")

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,6 +45,7 @@ from backstory.training.progress import check_settings
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
 from backstory.training.threads import MOST_THREADS, restored_threads, set_threads
+from backstory.training.word_vectors import initialise_from_counts
 from backstory.training.workers import MOST_WORKERS, hosted, processes
 
 
@@ -105,6 +107,8 @@ def train(
         save_first = bool(changed) or initial_run is not None
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             choice = None if trainer.progress.finished else set_threads(trainer, threads)
+        if config.model.embedding.initialisation == "ppmi" and trainer.progress.step == 0 and initial_run is None:
+            _initialise_embedding(trainer, console if ranks.first else make_console(quiet=True))
         if not ranks.first:
             _run_loop(trainer, Events(), make_console(quiet=True), save_first)
             return None
@@ -206,6 +210,14 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
         if not isinstance(refusal, NoDisk | NoMemory):
             refusal = UserError(f"{refusal}; see to it, and {remedy}")
         raise refusal from None
+
+
+def _initialise_embedding(trainer: Trainer, console: Console) -> None:
+    """Begin with word vectors from the training split; the time that takes is part of the training's."""
+    began, ids = time.perf_counter(), trainer.dataset.splits["train"].ids
+    say(console, f"making word vectors from {len(ids):,} tokens ...")
+    initialise_from_counts(trainer.model.embedding, ids, trainer.config.seed)
+    trainer.progress.seconds += time.perf_counter() - began
 
 
 def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool) -> None:
