@@ -130,6 +130,19 @@ def test_a_score_after_a_split_of_another_corpus_is_proved_where_that_corpus_is_
     assert bs.verify(file, tiny_run, corpus=str(tiny_corpus)).same_text is False
 
 
+def test_a_text_in_a_field_of_records_is_compared_where_the_field_is_named(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, records = tmp_path / "proof.bks", tmp_path / "records.jsonl"
+    lines = (tiny_corpus / "test.txt").read_text().splitlines()[:4]
+    records.write_text("".join(json.dumps({"text": "ann", "body": line}) + "\n" for line in lines))
+    bs.evaluate(tiny_run, text=records, field="body", proof=file)
+    assert main(["verify", str(file), "--text", str(records), "--text.field", "body"]) == 0
+    assert "the same as records.jsonl" in capsys.readouterr().out
+    assert bs.verify(file, text=records).same_text is False
+    assert bs.verify(file, text=records, field="body").holds
+
+
 @pytest.mark.parametrize("reading", fast_then_full(LINES, LINES[:2]), ids=str)
 def test_a_score_of_lines_by_themselves_is_proved(
     reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -35,6 +35,8 @@ class VerifyArguments(JsonOutput):
     """The corpus that was read, by its name or path (else the run's)."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    field: Annotated[str | None, tyro.conf.arg(name="text.field")] = None
+    """Field or column of a .jsonl, .csv or .parquet text that holds the texts (else that of the run's corpus)."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             text=args.text,
             corpus=args.corpus,
             data_dir=args.data_dir,
+            field=args.field,
             device=args.device,
             progress=progress,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.codec.proof import Proof, corpus_of, decode_proof, prove
+from backstory.codec.proof import CorpusPlace, Proof, decode_proof, prove
 from backstory.codec.setting import Source, check_out, name_of, write
 from backstory.config import UserError
 from backstory.config.arguments import checked
@@ -99,6 +99,7 @@ def verify(
     text: Path | None = None,
     corpus: str | None = None,
     data_dir: Path | None = None,
+    field: str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Verification:
@@ -110,6 +111,7 @@ def verify(
         text: The text to compare with; by default the split of the corpus that the proof names, if it is here.
         corpus: The name or path of the corpus that was read; by default that of the run.
         data_dir: Folder that holds the corpora.
+        field: Field or column of a file of records that holds the texts; by default that of the run's corpus.
         device: auto, cpu or cuda.
         progress: Called with the tokens decoded so far and all tokens.
 
@@ -120,7 +122,8 @@ def verify(
         >>> bs.verify("proof.bks").holds
         True
     """
-    proof = decode_proof(file, model, device, progress, data_dir, corpus)
+    place = CorpusPlace(corpus, data_dir, field)
+    proof = decode_proof(file, model, device, progress, place)
     described: dict[str, Any] = proof.header.text or {}
     return Verification(
         file=name_of(file),
@@ -136,7 +139,7 @@ def verify(
         perplexity=perplexity(proof.nats_per_token),
         bits_per_token=bits(proof.nats_per_token),
         reported=described["nats_per_token"],
-        same_text=_is_same(proof, _expected(proof, text, corpus, data_dir)),
+        same_text=_is_same(proof, _expected(proof, text, place)),
     )
 
 
@@ -149,17 +152,17 @@ def _is_same(proof: Proof, expected: Split | None) -> bool | None:
     return same_lines and np.array_equal(expected.ids, proof.ids)
 
 
-def _expected(proof: Proof, text: Path | None, corpus: str | None, data_dir: Path | None) -> Split | None:
+def _expected(proof: Proof, text: Path | None, place: CorpusPlace) -> Split | None:
     """Return the text that was to be read; None if it is not here."""
     described: dict[str, Any] = proof.header.text or {}
     if text is not None:
         lines = None if proof.lengths is None else TextLines()
-        return read_text(proof.run, text, lines=lines).splits["text"]
-    if corpus is not None:
-        return corpus_of(proof.run, corpus, data_dir).splits.get(described["split"])
+        return read_text(proof.run, text, place.field, lines).splits["text"]
+    if place.corpus is not None:
+        return place.dataset(proof.run).splits.get(described["split"])
     if described["fingerprint"] != proof.run.corpus.get("fingerprint"):
         return None
     try:
-        return corpus_of(proof.run, None, data_dir).splits.get(described["split"])
+        return place.dataset(proof.run).splits.get(described["split"])
     except UserError:  # the corpus is not here, or has changed
         return None
