@@ -60,7 +60,7 @@ def ppmi(counts: Tensor) -> Tensor:
 
 
 def word_vectors(counts: Tensor, size: int, seed: int) -> Tensor:
-    """Return vectors (V, size) from counts (V, 2 V): U S^(1/2) of the SVD of the PPMI, centred and rotated at random.
+    """Return vectors (V, size) from counts (V, 2 V): U S of the SVD of the PPMI, centred and rotated at random.
 
     The rotation spreads the variance, which the SVD gathers in the first columns, over all of them.
     """
@@ -68,7 +68,7 @@ def word_vectors(counts: Tensor, size: int, seed: int) -> Tensor:
         torch.manual_seed(seed)
         left, singular, _ = torch.svd_lowrank(ppmi(counts), q=min(size, len(counts)))
         rotation = torch.linalg.qr(torch.randn(size, size))[0]
-    vectors = left * singular.sqrt()
+    vectors = left * singular
     return (vectors - vectors.mean(0)) @ rotation[: vectors.shape[1]]
 
 
