@@ -17,7 +17,7 @@ from runs import outcome, with_settings, with_training
 from backstory.config import RunConfig
 from backstory.models import WordEmbedding, build_model
 from backstory.runs.run import load_run
-from backstory.training import Stopped, word_vectors
+from backstory.training import Stopped, loop, word_vectors
 from backstory.training.word_vectors import cooccurrences, initialise_from_counts, ppmi
 
 Train = Callable[..., dict]
@@ -122,11 +122,17 @@ def test_a_training_begins_with_them_and_resumes_to_what_it_would_have_been(
 
 
 def test_a_run_that_begins_with_anothers_weights_keeps_those(
-    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+    tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     quietly(tiny_config, tmp_path / "base")
-    quietly(
-        begun_with(tiny_config, learning_rate=1e-30, weight_decay=0.0), tmp_path / "run", init_from=tmp_path / "base"
-    )
+    still = begun_with(tiny_config, learning_rate=1e-30, weight_decay=0.0)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(loop.Trainer, "train", interrupted)  # after the first checkpoint, and before the first step
+        quietly(still, tmp_path / "run", init_from=tmp_path / "base")
+    quietly(still, tmp_path / "run", mode="resume")
     base, run = (load_run(tmp_path / name).model.embedding.weight for name in ("base", "run"))
     assert torch.equal(base, run)
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt

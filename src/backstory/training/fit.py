@@ -107,10 +107,9 @@ def train(
         save_first = bool(changed) or initial_run is not None
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             choice = None if trainer.progress.finished else set_threads(trainer, threads)
-        if config.model.embedding.initialisation == "ppmi" and trainer.progress.step == 0 and initial_run is None:
-            _initialise_embedding(trainer, console if ranks.first else make_console(quiet=True))
+        first_vectors = _begins_with_counts(trainer, mode, init_from)
         if not ranks.first:
-            _run_loop(trainer, Events(), make_console(quiet=True), save_first)
+            _run_loop(trainer, Events(), make_console(quiet=True), save_first, first_vectors)
             return None
 
         _announce(console, trainer, mode, choice)
@@ -120,7 +119,7 @@ def train(
                 return result
             origin = _write_provenance(trainer, changed, initial_run)
             log = _open_log(trainer, track, "metrics" in changed)
-            _run_loop(trainer, log, console, save_first)
+            _run_loop(trainer, log, console, save_first, first_vectors)
             seconds = round(trainer.progress.seconds, 1)
             origin = replace(origin, seconds=seconds, ended=now(), **_best_hashes(trainer))
             return write_result(out, out.name, _figures(trainer), origin)
@@ -212,6 +211,12 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
         raise refusal from None
 
 
+def _begins_with_counts(trainer: Trainer, mode: Mode, init_from: Path | None) -> bool:
+    """Return whether the embedding is still to be made from counts: at the beginning, with weights of no other run."""
+    of_another = init_from is not None or (mode == "resume" and INIT_FROM in first_provenance(trainer.folder))
+    return trainer.config.model.embedding.initialisation == "ppmi" and trainer.progress.step == 0 and not of_another
+
+
 def _initialise_embedding(trainer: Trainer, console: Console) -> None:
     """Begin with word vectors from the training split; the time that takes is part of the training's."""
     began, ids = time.perf_counter(), trainer.dataset.splits["train"].ids
@@ -220,12 +225,14 @@ def _initialise_embedding(trainer: Trainer, console: Console) -> None:
     trainer.progress.seconds += time.perf_counter() - began
 
 
-def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool) -> None:
-    """Train to the end. Raises Stopped after a signal."""
+def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool, first_vectors: bool) -> None:
+    """Train to the end, with `first_vectors` from an embedding made of counts on. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
     display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())
     try:
+        if first_vectors:
+            _initialise_embedding(trainer, console)
         with stop.listening(), display.shown():
             if save_first:
                 trainer.save(log)
