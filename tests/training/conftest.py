@@ -70,6 +70,25 @@ def stop_after(at_step: At) -> Callable[[int], None]:
     return lambda steps: at_step(steps, stop)
 
 
+@pytest.fixture
+def resumes_exactly(quietly: Train, stop_after: Callable[[int], None], tmp_path: Path) -> Callable[..., Any]:
+    """Check that a run that is stopped after so many steps and resumed is the one that nothing stops; return its result.
+
+    Their folders are `straight` and `stopped`; `arguments` are those of `train` for what is not resumed.
+    """
+
+    def check(config: RunConfig, steps: int, **arguments: Any) -> Any:
+        quietly(config, tmp_path / "straight", **arguments)
+        stop_after(steps)
+        with pytest.raises(Stopped):
+            quietly(config, tmp_path / "stopped", **arguments)
+        resumed = quietly(config, tmp_path / "stopped", mode="resume")
+        assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+        return resumed
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def stopped_once(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two epochs that was stopped in its second. All tests share it, so that they take a copy."""

@@ -48,15 +48,10 @@ def test_it_has_the_others_weights_and_new_ones_beyond_them(
 
 
 def test_it_resumes_to_what_it_would_have_been(
-    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path
+    tiny_config: RunConfig, resumes_exactly: Callable[..., Any], base: Path
 ) -> None:
     config = with_model(with_training(tiny_config, epochs=2), buffer=BUFFER)
-    quietly(config, tmp_path / "straight", init_from=base)
-    stop_after(3)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "stopped", init_from=base)
-    resumed = quietly(config, tmp_path / "stopped", mode="resume")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+    resumed = resumes_exactly(config, 3, init_from=base)
     assert resumed.provenance.init_from["run"] == "base"
 
 

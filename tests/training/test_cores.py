@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runs import outcome, with_model, with_training
+from runs import with_model, with_training
 from tiers import fast_then_full, several
 
 import backstory as bs
@@ -26,7 +26,6 @@ from backstory.evaluation import evaluate, read
 from backstory.evaluation.opening import open_evaluation
 from backstory.readers import StaticReader
 from backstory.runs.run import load_run
-from backstory.training import Stopped
 from backstory.tuning.preparation import collect_statistics
 
 Train = Callable[..., dict]
@@ -99,12 +98,6 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
 
 @pytest.mark.parametrize("core", fast_then_full(["transformer", "trellis", "ntm", "mdm", "dnc"], ["trellis"]))
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
-    core: str, tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+    core: str, tiny_config: RunConfig, resumes_exactly: Callable[..., object]
 ) -> None:
-    settings = config(tiny_config, core)
-    quietly(settings, tmp_path / "straight")
-    stop_after(3)
-    with pytest.raises(Stopped):
-        quietly(settings, tmp_path / "stopped")
-    quietly(settings, tmp_path / "stopped", mode="resume")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+    resumes_exactly(config(tiny_config, core), 3)

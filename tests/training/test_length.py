@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import events, outcome, with_training
+from runs import events, with_training
 from tiers import fast_then_full
 
 from backstory.config import RunConfig, TrainingConfig, UserError
@@ -117,12 +117,6 @@ def test_a_finished_training_goes_on_for_more_minutes(tiny_config: RunConfig, qu
 
 
 def test_a_stopped_training_of_so_many_steps_resumes_to_the_same_bits(
-    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+    tiny_config: RunConfig, resumes_exactly: Callable[..., object]
 ) -> None:
-    config = with_training(tiny_config, epochs=2, finetune_epochs=1, steps=14)
-    quietly(config, tmp_path / "whole")
-    stop_after(10)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "stopped")
-    quietly(config, tmp_path / "stopped", mode="resume")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    resumes_exactly(with_training(tiny_config, epochs=2, finetune_epochs=1, steps=14), 10)

@@ -288,7 +288,7 @@ def test_a_group_has_its_own_rate_and_resumes(
     tiny_config: RunConfig,
     quietly: Train,
     at_step: Callable,
-    stop_after: Callable,
+    resumes_exactly: Callable,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -298,12 +298,7 @@ def test_a_group_has_its_own_rate_and_resumes(
     config = with_training(tiny_config, optimizer="adam", learning_rate=0.01, averaging="none", segment_deviation=0.0)
     quietly(with_training(config, short_probability=0.0), tmp_path / "one")
     assert used == [pytest.approx([0.001, 0.01])]
-    quietly(config, tmp_path / "straight")
-    stop_after(9)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "broken")
-    quietly(config, tmp_path / "broken", mode="resume")
-    assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+    resumes_exactly(config, 9)
 
 
 def test_every_figure_of_the_objective_is_logged_by_its_name(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_settings, with_training
+from runs import ADVERSARIAL, checkpoints, with_model, with_settings, with_training
 
 import backstory as bs
 from backstory.config import (
@@ -19,7 +19,6 @@ from backstory.config import (
 )
 from backstory.evaluation import evaluate
 from backstory.storage.checkpoint import read_checkpoint
-from backstory.training import Stopped
 from backstory.training.gradients import Recorded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -56,15 +55,8 @@ def config(request: pytest.FixtureRequest, tiny_config: RunConfig) -> RunConfig:
     return VARIANTS[request.param](with_training(tiny_config, epochs=2, device="cuda"))
 
 
-def test_a_stopped_run_resumes_bit_for_bit(
-    config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
-) -> None:
-    quietly(config, tmp_path / "straight")
-    stop_after(7)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "stopped")
-    quietly(config, tmp_path / "stopped", mode="resume")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+def test_a_stopped_run_resumes_bit_for_bit(config: RunConfig, resumes_exactly: Callable[..., object]) -> None:
+    resumes_exactly(config, 7)
 
 
 @pytest.mark.parametrize("most", [256, 1, 2])

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
-from runs import outcome, with_settings, with_training
+from runs import with_settings, with_training
 
 from backstory.config import RunConfig
 from backstory.models import WordEmbedding, build_model
 from backstory.runs.run import load_run
-from backstory.training import Stopped, loop, word_vectors
+from backstory.training import loop, word_vectors
 from backstory.training.word_vectors import cooccurrences, initialise_from_counts, ppmi
 
 Train = Callable[..., dict]
@@ -48,13 +48,13 @@ def test_counts_and_their_information_are_those_of_a_naive_count(ids: np.ndarray
 
     totals = expected.sum(1).tolist()
     smoothed = [total**word_vectors.SMOOTHING for total in expected.sum(0).tolist()]
-    found = ppmi(counts).to_dense()
+    information = ppmi(counts).to_dense()
     for word in range(TYPES):
         for other in range(2 * TYPES):
             count, value = expected[word, other].item(), 0.0
             if count:
                 value = max(0.0, math.log(count / (totals[word] * smoothed[other] / sum(smoothed))))
-            assert found[word, other].item() == pytest.approx(value, abs=1e-4)
+            assert information[word, other].item() == pytest.approx(value, abs=1e-4)
 
 
 def phrases() -> np.ndarray:
@@ -101,7 +101,7 @@ def begun_with(config: RunConfig, **training: Any) -> RunConfig:
 
 
 def test_a_training_begins_with_them_and_resumes_to_what_it_would_have_been(
-    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+    tiny_config: RunConfig, quietly: Train, resumes_exactly: Callable[..., Any], tmp_path: Path
 ) -> None:
     still = begun_with(tiny_config, learning_rate=1e-30, weight_decay=0.0)
     quietly(still, tmp_path / "still")
@@ -112,13 +112,7 @@ def test_a_training_begins_with_them_and_resumes_to_what_it_would_have_been(
     initialise_from_counts(begun, ids, still.seed)
     assert torch.allclose(run.model.embedding.weight, begun.weight, atol=1e-6)
 
-    config = begun_with(tiny_config, epochs=2)
-    quietly(config, tmp_path / "straight")
-    stop_after(3)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "stopped")
-    quietly(config, tmp_path / "stopped", mode="resume")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+    resumes_exactly(begun_with(tiny_config, epochs=2), 3)
 
 
 def test_a_run_that_begins_with_anothers_weights_keeps_those(
