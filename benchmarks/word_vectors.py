@@ -3,7 +3,7 @@
     python benchmarks/word_vectors.py [--recipe ptb-15min] [--steps 3473] [--seeds 3] [--data-dir DIR] [--out FILE.json]
 
 Every row has the same steps and differs in `initialisation` and `initial` alone. Validation only. With --out the table is
-written as JSON after each training, and one that is there is gone on with.
+written as JSON after each training; a file of the same recipe and steps is continued.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 
 from figures import write
 
-from backstory.config import recipe
+import backstory as bs
 from backstory.config.terminal import make_console
 from backstory.training import train
 
@@ -27,13 +27,25 @@ def trained(name: str, steps: int, seed: int, row: tuple[str, float], data_dir: 
     """Train once; return the validation perplexity after each epoch, and the seconds."""
     initialisation, initial = row
     changed = {"model.embedding.initialisation": initialisation, "model.embedding.initial": initial, "seed": seed}
-    config = recipe(name, changed | {"training.minutes": None, "training.steps": steps})
+    config = bs.recipe(name, changed | {"training.minutes": None, "training.steps": steps})
     with tempfile.TemporaryDirectory() as folder:
         result = train(config, Path(folder) / "run", data_dir=data_dir, console=make_console(stderr=True))
     assert result is not None
     curve = [epoch.valid_perplexity for epoch in result.figures.curve]
     return {"initialisation": initialisation, "initial": initial, "seed": seed, "valid_perplexity": curve,
             "seconds": result.provenance.seconds}  # fmt: skip
+
+
+def earlier_trainings(out: Path | None, name: str, steps: int) -> list[dict[str, Any]]:
+    """Return the trainings that a file holds; none without one. Exit if they are of another recipe or length."""
+    if out is None or not out.exists():
+        return []
+    record = json.loads(out.read_text())
+    if (record["recipe"], record["steps"]) != (name, steps):
+        raise SystemExit(
+            f"{out} holds trainings of {record['recipe']} with {record['steps']} steps; choose another --out"
+        )
+    return record["trainings"]
 
 
 def main() -> None:
@@ -44,17 +56,17 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = json.loads(given.out.read_text())["trainings"] if given.out and given.out.exists() else []
-    done = {(one["initialisation"], one["initial"], one["seed"]) for one in found}
+    trainings = earlier_trainings(given.out, given.recipe, given.steps)
+    done = {(one["initialisation"], one["initial"], one["seed"]) for one in trainings}
     for seed in range(1, given.seeds + 1):
         for row in ROWS:
             if (*row, seed) in done:
                 continue
-            found.append(trained(given.recipe, given.steps, seed, row, given.data_dir))
+            trainings.append(trained(given.recipe, given.steps, seed, row, given.data_dir))
             if given.out:
-                write(given.out, "word vectors", recipe=given.recipe, steps=given.steps, trainings=found)
+                write(given.out, "word vectors", recipe=given.recipe, steps=given.steps, trainings=trainings)
     for row in ROWS:
-        last = [one["valid_perplexity"][-1] for one in found if (one["initialisation"], one["initial"]) == row]
+        last = [one["valid_perplexity"][-1] for one in trainings if (one["initialisation"], one["initial"]) == row]
         if last:
             print(
                 f"{row[0]:8} {row[1]:<4} {statistics.mean(last):7.2f}  ({', '.join(f'{value:.2f}' for value in last)})"
