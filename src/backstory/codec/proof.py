@@ -17,32 +17,15 @@ from backstory.codec.spelling import Unit
 from backstory.codec.token_code import BrokenCode, CodedText, code_lines, code_text, line_groups, side_by_side
 from backstory.config import UserError
 from backstory.config.errors import pasted
-from backstory.config.options import LoadOptions
+from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.terminal import one_line
-from backstory.data import Dataset, Split
+from backstory.data import Split
 from backstory.readers import Reader
 from backstory.readers.base import blocks
 from backstory.readers.registry import ConfiguredLayer
 from backstory.runs.run import Run
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class CorpusPlace:
-    """Where the corpus is that was read."""
-
-    corpus: str | None = None
-    """Its name or path; by default it is the run's."""
-    data_dir: Path | None = None
-    field: str | None = None
-    """Field or column that holds the texts of a file of records; by default that of the run's corpus."""
-
-    def dataset(self, run: Run) -> Dataset:
-        """Return the corpus in the run's vocabulary. Raises UserError."""
-        if self.corpus is None:
-            return run.dataset(None, self.data_dir, self.field)
-        return run.other_dataset(self.corpus, self.data_dir, self.field)
 
 
 @dataclass(frozen=True)
@@ -101,15 +84,14 @@ def prove(
 
 def decode_proof(
     file: Source,
-    model: Path | str | Run | None = None,
-    device: str = "auto",
+    model: Path | str | Run | None,
+    options: ModelOptions,
     progress: Progress | None = None,
-    place: CorpusPlace | None = None,
 ) -> Proof:
     """Decode a proof with its model, by default the run that the file names.
 
-    A split that was read before the text is that of the corpus at `place`, by default the run's. Raises UserError for what is
-    no proof, a damaged one, another model, a code that does not come out, and where that split is not here.
+    A split that was read before the text is that of `options.corpus`, by default the run's. Raises UserError for what is no
+    proof, a damaged one, another model, a code that does not come out, and where that split is not here.
     """
     name = name_of(file)
     header, code = unpack(read_all(file), name)
@@ -120,8 +102,8 @@ def decode_proof(
         )
     if model is None and not Path(header.model).is_dir():  # nothing is downloaded because a file says so
         raise UserError(f"the model of {one_line(name)}, {one_line(header.model)}, is not here; name it with --model")
-    run, reader = open_decoder(header, header.model if model is None else model, device)
-    before, size = _before(name, header, run, place or CorpusPlace()), (header.tokens, header.batch_size, header.lines)
+    run, reader = open_decoder(header, header.model if model is None else model, options.device)
+    before, size = _before(name, header, run, options), (header.tokens, header.batch_size, header.lines)
     try:
         with same_threads(header):
             coded, lengths = _code(Decoder(code), reader, run.vocabulary.start, *size, before, progress)
@@ -172,22 +154,23 @@ def _read(reader: Reader, ids: np.ndarray, first: int, batch_size: int) -> None:
         reader.observe(block.targets)
 
 
-def _before(name: str, header: Header, run: Run, place: CorpusPlace) -> np.ndarray | None:
+def _before(name: str, header: Header, run: Run, options: ModelOptions) -> np.ndarray | None:
     """Return the ids (N,) of the split that was read before the text, if one was. Raises UserError if it is not here."""
     if header.after is None:
         return None
     described: dict[str, Any] = header.text or {}
     title = one_line(f"the {header.after['split']} split of {described['corpus']}")
-    if place.corpus is None and described["fingerprint"] != run.corpus.get("fingerprint"):
+    if options.corpus is None and described["fingerprint"] != run.corpus.get("fingerprint"):
         raise UserError(f"{one_line(name)} was scored after {title} had been read; name that corpus with --corpus")
     try:
-        split = place.dataset(run).splits.get(header.after["split"])
+        corpus = run.other_dataset(options.corpus, options.data_dir, options.field)
+        split = corpus.splits.get(header.after["split"])
     except UserError as error:
         raise UserError(f"{one_line(name)} was scored after {title} had been read, and {error}") from None
     if split is None or ids_hash(split.ids) != header.after["sha256"]:
         here, right = "the run's corpus here", "the folder of the right one with --data-dir"
-        if place.corpus is not None:
-            here, right = f"that of {one_line(place.corpus)}", "the right corpus with --corpus"
+        if options.corpus is not None:
+            here, right = f"that of {one_line(options.corpus)}", "the right corpus with --corpus"
         raise UserError(f"{one_line(name)} was scored after {title} had been read, and {here} is another; name {right}")
     return split.ids
 

@@ -115,10 +115,8 @@ def open_evaluation(
         dataset = read_text(run, options.text, options.field, lines)
         split = dataset.splits["text"]
     else:
-        if other_corpus and options.corpus is not None:
-            dataset = run.other_dataset(options.corpus, options.data_dir, options.field)
-        else:
-            dataset = run.dataset(options.corpus, options.data_dir, options.field)
+        open_corpus = run.other_dataset if other_corpus else run.dataset
+        dataset = open_corpus(options.corpus, options.data_dir, options.field)
         check_name(options.split, dataset.splits, "split")
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from backstory.codec.proof import CorpusPlace, Proof, decode_proof, prove
+from backstory.codec.proof import Proof, decode_proof, prove
 from backstory.codec.setting import Source, check_out, name_of, write
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.options import EvalOptions
+from backstory.config.options import EvalOptions, ModelOptions
 from backstory.config.scores import bits, perplexity
 from backstory.data import Split
 from backstory.data.encoding import TextLines
@@ -122,8 +122,8 @@ def verify(
         >>> bs.verify("proof.bks").holds
         True
     """
-    place = CorpusPlace(corpus, data_dir, field)
-    proof = decode_proof(file, model, device, progress, place)
+    options = ModelOptions(device=device, data_dir=data_dir, corpus=corpus, field=field)
+    proof = decode_proof(file, model, options, progress)
     described: dict[str, Any] = proof.header.text or {}
     return Verification(
         file=name_of(file),
@@ -139,7 +139,7 @@ def verify(
         perplexity=perplexity(proof.nats_per_token),
         bits_per_token=bits(proof.nats_per_token),
         reported=described["nats_per_token"],
-        same_text=_is_same(proof, _expected(proof, text, place)),
+        same_text=_is_same(proof, _expected(proof, text, options)),
     )
 
 
@@ -152,17 +152,18 @@ def _is_same(proof: Proof, expected: Split | None) -> bool | None:
     return same_lines and np.array_equal(expected.ids, proof.ids)
 
 
-def _expected(proof: Proof, text: Path | None, place: CorpusPlace) -> Split | None:
+def _expected(proof: Proof, text: Path | None, options: ModelOptions) -> Split | None:
     """Return the text that was to be read; None if it is not here."""
     described: dict[str, Any] = proof.header.text or {}
     if text is not None:
         lines = None if proof.lengths is None else TextLines()
-        return read_text(proof.run, text, place.field, lines).splits["text"]
-    if place.corpus is not None:
-        return place.dataset(proof.run).splits.get(described["split"])
-    if described["fingerprint"] != proof.run.corpus.get("fingerprint"):
+        return read_text(proof.run, text, options.field, lines).splits["text"]
+    if options.corpus is None and described["fingerprint"] != proof.run.corpus.get("fingerprint"):
         return None
     try:
-        return place.dataset(proof.run).splits.get(described["split"])
-    except UserError:  # the corpus is not here, or has changed
-        return None
+        corpus = proof.run.other_dataset(options.corpus, options.data_dir, options.field)
+    except UserError:
+        if options.corpus is not None:
+            raise
+        return None  # the run's own is not here, or has changed
+    return corpus.splits.get(described["split"])

@@ -132,7 +132,7 @@ class HuggingFaceRun(Run):
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
 
-    def other_dataset(self, corpus: str, data_dir: Path | None, field: str | None = None) -> Dataset:
+    def other_dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
         return self.dataset(corpus, data_dir, field)
 
     def training_text(self) -> tuple[np.ndarray, int, int]:

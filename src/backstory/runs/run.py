@@ -217,8 +217,10 @@ class Run:
             )
         return dataset
 
-    def other_dataset(self, corpus: str, data_dir: Path | None, field: str | None = None) -> Dataset:
-        """Return a corpus by its name or path, in the run's vocabulary. Raises UserError."""
+    def other_dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
+        """Return a corpus by its name or path, in the run's vocabulary; by default its own. Raises UserError."""
+        if corpus is None:
+            return self.dataset(None, data_dir, field)
         text = TextConfig(corpus=corpus, field=field or self.config.text.field)
         return prepare(text, data_dir, vocabulary=self.vocabulary)
 
