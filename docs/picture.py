@@ -11,8 +11,10 @@ import io
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from generate import MEMORIES, remembered_curves, result
@@ -90,13 +92,18 @@ def memory_picture() -> Image.Image:
 
 def shot(drawn: str) -> Image.Image:
     """A figure as a page shows it."""
+    with browser_page(device_scale_factor=1.5) as page:
+        page.set_content(f"<style>{CSS}</style><figure style='width: 44rem; margin: 0'>{drawn}</figure>")
+        return Image.open(io.BytesIO(page.locator("figure").screenshot()))
+
+
+@contextmanager
+def browser_page(**options: Any) -> Iterator[Page]:
+    """Open a page of Chromium in light colours for the block."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(color_scheme="light", device_scale_factor=1.5)
-        page.set_content(f"<style>{CSS}</style><figure style='width: 44rem; margin: 0'>{drawn}</figure>")
-        made = Image.open(io.BytesIO(page.locator("figure").screenshot()))
+        yield browser.new_page(color_scheme="light", **options)
         browser.close()
-    return made
 
 
 def rewarded(ratios: torch.Tensor, settings: RewardConfig) -> torch.Tensor:
@@ -122,18 +129,15 @@ def mark(axes: "Axes") -> None:
 
 def picture(runs: list[Path]) -> Image.Image:
     """The top of the report and its learning curves; beside them its context curves and first text view."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as folder, browser_page(viewport={"width": WIDTH, "height": TALL}) as page:
         report = Path(folder) / "report.html"
         write(runs, report)
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(viewport={"width": WIDTH, "height": TALL}, color_scheme="light")
         page.goto(report.as_uri())
         page.add_style_tag(content=f"{LEFT_OUT} {{ display: none; }}")
         page.locator(".words").first.locator("span").nth(WORD).click()
         middle = edge(page, "#context", "top") - 30
         end = edge(page, ".panel", "bottom")
         whole = Image.open(io.BytesIO(page.screenshot()))
-        browser.close()
     both = Image.new("RGB", (2 * WIDTH, max(middle, end - middle)), whole.getpixel((0, 0)))
     both.paste("#e3dfd7", (WIDTH, 0, WIDTH + 2, both.height))
     both.paste(whole.crop((0, 0, WIDTH - 2, middle)), (0, 0))
@@ -143,12 +147,10 @@ def picture(runs: list[Path]) -> Image.Image:
 
 def buffer_picture(run: Path) -> Image.Image:
     """Figure 5 and table 4 of the paper for one word: the spans attended to, and what p, q and both expect."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as folder, browser_page(viewport={"width": WIDTH, "height": TALL}) as page:
         path = Path(folder) / "buffer.html"
         options = ExplainOptions(at=AT, words=1, out=Path(folder) / "explained")
         write_page(path, render_passage(explain_passage(run, "buffer", options)))
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(viewport={"width": WIDTH, "height": TALL}, color_scheme="light")
         page.goto(path.as_uri())
         word = page.locator(".words").first.locator("span").last
         word.click()
@@ -156,7 +158,6 @@ def buffer_picture(run: Path) -> Image.Image:
         last = int(word.evaluate("e => e.getBoundingClientRect().bottom"))
         end = edge(page, ".panel", "bottom")
         whole = Image.open(io.BytesIO(page.screenshot()))
-        browser.close()
     return whole.crop((0, int(last - LINES * line) + 8, WIDTH - 100, end))
 
 
