@@ -226,7 +226,7 @@ def _initialise_embedding(trainer: Trainer, console: Console) -> None:
 
 
 def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool, first_vectors: bool) -> None:
-    """Train to the end, with `first_vectors` from an embedding made of counts on. Raises Stopped after a signal."""
+    """Train to the end; with `first_vectors`, make the embedding from counts first. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
     display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())

@@ -56,7 +56,9 @@ def ppmi(counts: Tensor) -> Tensor:
     smoothed.index_add_(0, contexts, values).pow_(SMOOTHING)
     smoothed /= smoothed.sum().clamp(min=1e-300)
     information = torch.log(values / (totals[words] * smoothed[contexts])).clamp(min=0)
-    return _sparse(counts.indices(), information.float(), len(totals)).coalesce()
+    return torch.sparse_coo_tensor(
+        counts.indices(), information.float(), counts.shape, check_invariants=False, is_coalesced=True
+    )
 
 
 def word_vectors(counts: Tensor, size: int, seed: int) -> Tensor:
