@@ -141,6 +141,8 @@ def test_a_text_in_a_field_of_records_is_compared_where_the_field_is_named(
     assert "the same as records.jsonl" in capsys.readouterr().out
     assert bs.verify(file, text=records).same_text is False
     assert bs.verify(file, text=records, field="body").holds
+    assert main(["verify", str(file), "--text.field", "body"]) == 2
+    assert "name it with --text or --corpus" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reading", fast_then_full(LINES, LINES[:2]), ids=str)

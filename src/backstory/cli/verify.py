@@ -36,7 +36,7 @@ class VerifyArguments(JsonOutput):
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     field: Annotated[str | None, tyro.conf.arg(name="text.field")] = None
-    """Field or column of a .jsonl, .csv or .parquet text that holds the texts (else that of the run's corpus)."""
+    """Field or column of --text or --corpus that holds the texts (else that of the run's corpus)."""
     device: str = "auto"
     """auto, cpu or cuda."""
 

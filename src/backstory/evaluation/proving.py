@@ -111,7 +111,7 @@ def verify(
         text: The text to compare with; by default the split of the corpus that the proof names, if it is here.
         corpus: The name or path of the corpus that was read; by default that of the run.
         data_dir: Folder that holds the corpora.
-        field: Field or column of a file of records that holds the texts; by default that of the run's corpus.
+        field: Field or column that holds the texts of `text` or `corpus`; by default that of the run's corpus.
         device: auto, cpu or cuda.
         progress: Called with the tokens decoded so far and all tokens.
 
@@ -122,6 +122,8 @@ def verify(
         >>> bs.verify("proof.bks").holds
         True
     """
+    if field is not None and text is None and corpus is None:  # before minutes of decoding
+        raise UserError(f"{field!r} is the field of a text to compare with: name it with --text or --corpus")
     options = ModelOptions(device=device, data_dir=data_dir, corpus=corpus, field=field)
     proof = decode_proof(file, model, options, progress)
     described: dict[str, Any] = proof.header.text or {}
