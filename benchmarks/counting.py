@@ -1,4 +1,4 @@
-"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
+r"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
 
     python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts PART ...] --out results/benchmark-counting.json
 
@@ -8,7 +8,10 @@ best on the second, and decodes them. `stacks` puts readers around trained runs,
 validation, and reads the test split, with the mixture and with logistic mixing. Parts and runs that are not named are kept from
 the file.
 
-The runs of results/benchmark-counting.json: backstory train demo --seed 1 (2, 3) --epochs 3 --training.decay-epochs 2.
+The runs of results/benchmark-counting.json, with seeds 1, 2 and 3:
+
+    backstory train demo --seed 1 --epochs 3 --model.head.sampled 0 --model.embedding.initialisation random \
+        --model.embedding.initial 0.1 --training.schedule step --training.decay-epochs 2 --training.decay-factor 0.3
 """
 
 import argparse

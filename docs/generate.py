@@ -285,7 +285,7 @@ def codes() -> Table:
     for name, row in coded("enwik8.prefix, 1,000,000 bytes").items():
         all_of_it = f"{whole[name]['bits_per_byte']:.3f}" if name in whole else MISSING
         rows.append((name, f"{row['bytes']:,}", f"{row['bits_per_byte']:.3f}", *code_speeds(row), all_of_it))
-    return headed(("coder", "bytes", "bits per byte", "KB/s there", "KB/s back", "bits per byte of 4 MB"), tuple(rows))
+    return headed(("coder", "bytes", "bits per byte", "KB/s encoding", "KB/s decoding", "bits per byte of 4 MB"), tuple(rows))
 
 
 def codes_of_docs() -> Table:
@@ -297,7 +297,7 @@ def codes_of_docs() -> Table:
         for name, row in coded("docs:numpy, 100,000 bytes").items()
     )  # fmt: skip
     heads = ("coder, or reader of the run", "bytes", "bits per byte", "of tokens", "of spelling", "with the weights")
-    return headed((*heads, "KB/s there", "KB/s back"), rows)
+    return headed((*heads, "KB/s encoding", "KB/s decoding"), rows)
 
 
 def code_speeds(row: dict[str, Any]) -> tuple[str, str]:
@@ -308,7 +308,7 @@ def coding_speed() -> Table:
     """Tokens per second of coding with an untrained model of the small recipe, by the rows that are read side by side."""
     speeds = json.loads((RESULTS / "benchmark-codec.json").read_text())["speeds"]["ptb-small"]["rows"]
     rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in speeds)
-    return headed(("rows", "tokens/s there", "tokens/s back"), rows, texts=0)
+    return headed(("rows", "tokens/s encoding", "tokens/s decoding"), rows, texts=0)
 
 
 def memory_speed() -> Table:

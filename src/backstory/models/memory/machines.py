@@ -2,7 +2,7 @@
 
 The neural Turing machine (Graves et al. 2014; eqs. 2 to 7 of Lee et al. 2020), and the differentiable neural computer (Graves
 et al. 2016) with three additions (Csordas and Schmidhuber 2019): masked keys, de-allocation and a sharpened link distribution.
-With all of them it is the MDM-NTM.
+With all of them it is the core `mdm`.
 """
 
 from abc import ABC, abstractmethod
