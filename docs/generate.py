@@ -285,7 +285,9 @@ def codes() -> Table:
     for name, row in coded("enwik8.prefix, 1,000,000 bytes").items():
         all_of_it = f"{whole[name]['bits_per_byte']:.3f}" if name in whole else MISSING
         rows.append((name, f"{row['bytes']:,}", f"{row['bits_per_byte']:.3f}", *code_speeds(row), all_of_it))
-    return headed(("coder", "bytes", "bits per byte", "KB/s encoding", "KB/s decoding", "bits per byte of 4 MB"), tuple(rows))
+    return headed(
+        ("coder", "bytes", "bits per byte", "KB/s encoding", "KB/s decoding", "bits per byte of 4 MB"), tuple(rows)
+    )
 
 
 def codes_of_docs() -> Table:

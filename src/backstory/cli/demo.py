@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoArguments:
-    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (3 minutes on two fast cores, 6 on slow ones)."""
+    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (some minutes)."""
 
     out: Path = Path("runs/demo")
     """The run's folder; the runs that continue from it get the same name with -buffer and -longer."""

@@ -286,14 +286,18 @@ def _bars(console: Console) -> "Progress":
 
 def _lines(console: Console, description: str, unit: str, size: int) -> ProgressCallback:
     started = printed = time.monotonic()
+    first = last = 0
 
     def show(done: int, total: int) -> None:
-        nonlocal printed
+        nonlocal started, printed, first, last
         now = time.monotonic()
-        if now - printed < EVERY or not 0 < done < total:
+        if done < last:  # the next part of the work begins
+            started, first = now, done
+        last = done
+        if now - printed < EVERY or not first < done < total:
             return
         printed = now
-        left = timedelta(seconds=round((now - started) * (total - done) / done))
+        left = timedelta(seconds=round((now - started) * (total - done) / (done - first)))
         counts = f"{done / size:,.0f} of {total / size:,.0f} {unit}"
         console.print(f"{description}: {counts}, {left} left", markup=False, highlight=False, soft_wrap=True)
 
