@@ -21,7 +21,6 @@ from backstory.config import (
 from backstory.models import build_model, choose_precision, flatten
 from backstory.training.gradients import LOSS, NORM, Accumulated, Eager
 from backstory.training.objectives import build_objective
-from backstory.training.progress import check_settings
 
 CPU = torch.device("cpu")
 TYPES, ROWS = 11, 5
@@ -69,4 +68,4 @@ def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts
 
 def test_answers_alone_are_not_accumulated() -> None:
     with pytest.raises(UserError, match=r"training\.accumulate .* set accumulate to 1"):
-        check_settings(TrainingConfig(answer_loss_only=True, accumulate=2))
+        TrainingConfig(answer_loss_only=True, accumulate=2).check()

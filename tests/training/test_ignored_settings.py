@@ -58,7 +58,6 @@ from backstory.runs.run import weights
 from backstory.runs.run_folder import RunFolder
 from backstory.training import loop
 from backstory.training.loop import Trainer
-from backstory.training.progress import check_settings
 from backstory.training.word_vectors import initialise_from_counts
 
 CPU = torch.device("cpu")
@@ -233,7 +232,7 @@ def dataset(text: TextConfig) -> Dataset:
 def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) -> list[Any]:
     """Return the record of a training. Raises UserError for settings that cannot be trained, Differs from the other record."""
     config = conforming(config, "settings")
-    check_settings(config.training)
+    config.training.check()
     check_synthetic(config.text)
     text = replace(config.text, corpus=str(corpus)) if config.text.corpus == WORDS.corpus else config.text
     data, ticks = dataset(text), itertools.count()

@@ -73,7 +73,7 @@ def test_a_plan_for_other_minutes_no_longer_counts() -> None:
 
 def test_one_length_is_given() -> None:
     with pytest.raises(UserError, match=r"training.minutes 1 and training.steps 9 cannot be combined"):
-        stages.check_settings(scaled(minutes=1.0, steps=9))
+        scaled(minutes=1.0, steps=9).check()
 
 
 def test_a_training_ends_after_its_steps_within_an_epoch(

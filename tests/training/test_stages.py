@@ -90,12 +90,12 @@ def test_the_last_epoch_there_may_be() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adam", "nadam"])
 def test_averaged_sgd_is_sgd(optimizer: str) -> None:
-    stages.check_settings(settings(optimizer=optimizer))
-    stages.check_settings(settings(finetune_epochs=2, averaging="always"))
+    settings(optimizer=optimizer).check()
+    settings(finetune_epochs=2, averaging="always").check()
     with pytest.raises(UserError, match=rf"training.finetune_epochs.* need training.optimizer sgd, not {optimizer}"):
-        stages.check_settings(settings(optimizer=optimizer, finetune_epochs=1))
+        settings(optimizer=optimizer, finetune_epochs=1).check()
     with pytest.raises(UserError, match=rf"training.averaging.* needs training.optimizer sgd, not {optimizer}"):
-        stages.check_settings(settings(optimizer=optimizer, averaging="always"))
+        settings(optimizer=optimizer, averaging="always").check()
 
 
 def test_adversarial_training_and_noise_of_a_stage() -> None:

@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     mode = run_mode(args.resume, args.overwrite)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
+    args.config.training.check()
     warn_ignored(args.config, typed_settings(arguments))
     out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     if first_here():  # which makes the folder, while others may still be starting

@@ -68,8 +68,7 @@ def _of_training(settings: TrainingConfig) -> dict[str, str]:
     for name, its_schedule in of_one:
         if schedule != its_schedule:
             ignored[name] = f"with training.schedule {schedule}; choose {its_schedule}"
-    one_length = (settings.minutes is None) != (settings.steps is None)  # both are refused
-    if one_length and not settings.finetune_epochs and not steps_down:
+    if settings.has_length and not settings.finetune_epochs and not steps_down:
         length = "minutes" if settings.steps is None else "steps"
         ignored["epochs"] = f"with training.{length}, which gives the length; set that to none"
     if settings.optimizer != "sgd":

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backstory.config.cores import CoreConfig, LSTMConfig
+from backstory.config.errors import UserError
 from backstory.config.strict import between, probability
 
 
@@ -378,6 +379,31 @@ class TrainingConfig:
     def has_length(self) -> bool:
         """True if the training ends after so many minutes or steps, not epochs."""
         return self.minutes is not None or self.steps is not None
+
+    def check(self) -> None:
+        """Raise UserError for settings that contradict each other: averaged SGD without SGD, two lengths, and others."""
+        if self.minutes is not None and self.steps is not None:
+            raise UserError(
+                f"training.minutes {self.minutes:g} and training.steps {self.steps} cannot be combined; set one of them "
+                "to none (a resumed run has the settings it began with)"
+            )
+        if self.answer_loss_only and self.accumulate > 1:
+            raise UserError(
+                "training.accumulate adds the gradients of rows that count alike, and with training.answer_loss_only some rows "
+                "have more answers than others; set accumulate to 1 and lower batch_size"
+            )
+        if self.optimizer == "sgd":
+            return
+        if self.finetune_epochs:
+            raise UserError(
+                "training.finetune_epochs, epochs of averaged SGD, need training.optimizer sgd, "
+                f"not {self.optimizer}; set them to 0 or take sgd"
+            )
+        if self.averaging == "always":
+            raise UserError(
+                f"training.averaging always, averaged SGD, needs training.optimizer sgd, not {self.optimizer}; "
+                "set it to none or take sgd"
+            )
 
 
 @dataclass(frozen=True)

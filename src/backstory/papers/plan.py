@@ -38,7 +38,6 @@ from backstory.readers.learned import learned_name
 from backstory.readers.registry import parse_stack, settings_file, settings_name, stack_name
 from backstory.runs.run_folder import SAVED
 from backstory.storage.checkpoint import MANIFEST
-from backstory.training.progress import check_settings
 
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1
@@ -287,7 +286,7 @@ def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: 
         _located(where, check_tagger, examination.tagger)
         _located(where, parse_stack, examination.reader or "static")
     config = from_dict(RunConfig, _settings(setup, where), where)
-    _located(where, check_settings, config.training)
+    _located(where, config.training.check)
     _located(where, check_synthetic, config.text)
     for reading in readings:
         _located(where, check_overrides, config.model, _located(where, reading.inference_overrides))

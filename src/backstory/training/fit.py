@@ -41,7 +41,6 @@ from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
-from backstory.training.progress import check_settings
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
 from backstory.training.threads import MOST_THREADS, restored_threads, set_threads
@@ -141,7 +140,7 @@ def _check_arguments(
     config: RunConfig, out: Path, mode: Mode, data_dir: Path | None, track: Sequence[str], init_from: Path | None
 ) -> None:
     """Raise UserError for arguments that no training can follow."""
-    check_settings(config.training)
+    config.training.check()
     if mode != "resume":  # a run that began before this check existed goes on
         check_synthetic(config.text)
     check_trackers(track)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from backstory.config import ModelConfig, TrainingConfig, UserError
+from backstory.config import ModelConfig, TrainingConfig
 from backstory.config.errors import shown
 from backstory.storage.documents import conforms
 from backstory.training.optimizers import non_monotonic
@@ -118,32 +118,6 @@ class Progress:
     def begin_window(self) -> None:
         """Start the sums of the next line of the log."""
         self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
-
-
-def check_settings(settings: TrainingConfig) -> None:
-    """Raise UserError for settings that contradict each other: averaged SGD without SGD, a length given twice, and others."""
-    if settings.minutes is not None and settings.steps is not None:
-        raise UserError(
-            f"training.minutes {settings.minutes:g} and training.steps {settings.steps} cannot be combined; set one of them "
-            "to none (a resumed run has the settings it began with)"
-        )
-    if settings.answer_loss_only and settings.accumulate > 1:
-        raise UserError(
-            "training.accumulate adds the gradients of rows that count alike, and with training.answer_loss_only some rows "
-            "have more answers than others; set accumulate to 1 and lower batch_size"
-        )
-    if settings.optimizer == "sgd":
-        return
-    if settings.finetune_epochs:
-        raise UserError(
-            "training.finetune_epochs, epochs of averaged SGD, need training.optimizer sgd, "
-            f"not {settings.optimizer}; set them to 0 or take sgd"
-        )
-    if settings.averaging == "always":
-        raise UserError(
-            f"training.averaging always, averaged SGD, needs training.optimizer sgd, not {settings.optimizer}; "
-            "set it to none or take sgd"
-        )
 
 
 def learning_rate(progress: Progress, settings: TrainingConfig, segments: int) -> float:

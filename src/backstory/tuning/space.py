@@ -12,7 +12,6 @@ from backstory.config.ignored_settings import OFF, ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
 from backstory.models import outline
-from backstory.training.progress import check_settings
 
 Value = bool | int | float | str | None
 Settings = dict[str, Any]
@@ -331,7 +330,7 @@ def _check_draws(space: tuple[Parameter, ...], recipe: RunConfig, source: str, d
     """Raise UserError unless every one of so many random draws can be trained."""
     try:
         for config in _draws(space, recipe, draws):
-            check_settings(config.training)
+            config.training.check()
             if outline(config.model, vocabulary_size=2) is None:  # parts that fit together do so with any vocabulary
                 raise UserError("it needs more memory than can be counted")
     except UserError as error:
