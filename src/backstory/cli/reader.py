@@ -129,13 +129,12 @@ def tune(arguments: Sequence[str]) -> int:
     args = parse(TuneReaderArguments, arguments, "reader tune")
 
     announce(f"tuning {'+'.join(args.reader) or 'dynamic'} for {args.run}", args.run)
-    from backstory.readers.registry import READERS, parse_stack, stack_name
-    from backstory.tuning.preparation import search_record, tune_reader
+    from backstory.readers.registry import parse_stack, stack_name
+    from backstory.tuning.preparation import progress_unit, search_record, tune_reader
 
     stack = parse_stack(args.reader or "dynamic")
     fields = {name: getattr(args, name) for name in ("precision", "device", "data_dir", "corpus")}
-    one_reading = READERS[stack[-1].name].grid_scorer is not None and not args.in_turn
-    with progress_bar(f"tuning {stack_name(stack)}", unit="tokens" if one_reading else "settings") as progress:
+    with progress_bar(f"tuning {stack_name(stack)}", unit=progress_unit(stack, args.in_turn)) as progress:
         paths, tuned = tune_reader(
             args.run, stack, args.split, args.tokens, args.grid, progress, in_turn=args.in_turn, **fields
         )

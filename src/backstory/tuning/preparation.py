@@ -96,6 +96,12 @@ def tune_reader(
     return paths, tuned
 
 
+def progress_unit(stack: Stack, in_turn: bool = False) -> str:
+    """Return what `tune_reader` tells its progress in: the tokens of one reading, or the settings that are tried."""
+    one_reading = READERS[stack[-1].name].grid_scorer is not None and not in_turn
+    return "tokens" if one_reading else "settings"
+
+
 def _tune_outermost(
     setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: Progress | None
 ) -> tuple[Tuned, dict[int, Any]]:
