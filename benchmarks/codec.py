@@ -1,4 +1,4 @@
-r"""Length and speed of files as code: PPM and trained runs beside general compressors, on a text that no run was trained on.
+"""Length and speed of files as code: PPM and trained runs beside general compressors, on a text that no run was trained on.
 
     python benchmarks/codec.py TEXT [--bytes 1000000] [--ppm | --counted results/benchmark-counting.json]
                                [--runs RUN ...] [--readers static cache ...] [--out results/benchmark-codec.json]
@@ -22,10 +22,7 @@ The rows of results/benchmark-codec.json:
     python benchmarks/codec.py docs:numpy --bytes 100000 --ppm --runs demo --out ...
     python benchmarks/codec.py ptb.test.txt --bytes 30000 --untrained ptb-small --out ...
 
-where `demo` is of
-
-    backstory train demo --seed 1 --epochs 3 --model.head.sampled 0 --model.embedding.initialisation random \
-        --model.embedding.initial 0.1 --training.schedule step --training.decay-epochs 2 --training.decay-factor 0.3
+where `demo` is the first of the runs of benchmarks/counting.py.
 """
 
 import argparse
