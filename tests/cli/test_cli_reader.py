@@ -52,6 +52,8 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert tuned.code == 0 and "best of 112 settings (112 read to the end)" in tuned.out, (
         "2 windows, 8 thetas, 7 weights"
     )
+    edge = r"(?m)^window (5 is the smallest|50 is the largest) that was tried; --grid window=VALUE,VALUE tries others$"
+    assert re.search(edge, tuned.out), "with two values the best is at an edge"
     assert command("reader", "tune", run_copy, "--reader", "dynamic", "--reader", "cache", "--tokens", "100").code == 0
     short = ["--training.steps", "4", "--training.every", "2", "--training.stream", "100", "--training.sample", "2"]
     trained = command("reader", "train", run_copy, "--skip", "20", *short)

@@ -15,7 +15,7 @@ from backstory.evaluation import read
 from backstory.models import ComposedModel
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import CacheGrid, CacheScorer, NeuralCache
-from backstory.tuning.reader_search import score_grid
+from backstory.tuning.reader_search import at_edge, score_grid
 
 Stream = Callable[[int], np.ndarray]
 FIRST = 3
@@ -105,3 +105,19 @@ def test_what_a_text_needs_is_found() -> None:
     best, nats = min(tried, key=lambda point: point[1])
     assert (best.window, best.weight, best.confidence) == (6, 0.9, 0.0)
     assert nats < 1.2 < read(StaticReader(lstm()), ids, FIRST).nats
+
+
+def test_the_edge_is_named_where_values_may_lie_beyond_it() -> None:
+    points = [
+        CacheSettings(window, theta, weight)
+        for window in (5, 10, 20)
+        for theta in (0.0, 1.0)
+        for weight in (0.1, 0.999)
+    ]
+    assert at_edge(CacheSettings(20, 1.0, 0.1), points) == {
+        "window": "largest",
+        "theta": "largest",
+        "weight": "smallest",
+    }
+    assert at_edge(CacheSettings(10, 0.0, 0.999), points) == {}, "in the middle, and at the ends of what is allowed"
+    assert at_edge(CacheSettings(), [CacheSettings()]) == {}, "with one value there was no choice"

@@ -179,7 +179,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def describe_tuned(tuned: "Tuned") -> str:
-    """Return the best settings of a search, one per line."""
+    """Return the best settings of a search, one per line, and those beyond which better ones may lie."""
     from backstory.config.scores import perplexity
 
     whole = sorted(
@@ -189,7 +189,11 @@ def describe_tuned(tuned: "Tuned") -> str:
     lines = [f"  {perplexity(n):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
     ended = tuned.tried - len(tuned.trials) + len(whole)
     head = f"perplexity of {tuned.tokens:,} tokens, best of {tuned.tried} settings ({ended} read to the end)"
-    return "\n".join([head, *lines])
+    beyond = [
+        f"{name} {getattr(tuned.best, name):g} is the {which} that was tried; --grid {name}=VALUE,VALUE tries others"
+        for name, which in tuned.at_edge.items()
+    ]
+    return "\n".join([head, *lines, *beyond])
 
 
 def audit(arguments: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,23 @@ class Tuned:
     """In the order they were tried; of a large grid that one reading scores, the best hundred."""
     tried: int
     """All settings that were tried, recorded or not."""
+    at_edge: dict[str, str] = field(default_factory=dict)
+    """Of a grid: settings whose best value is the `smallest` or `largest` of those tried; the best may lie beyond it."""
+
+
+def at_edge(best: Any, points: Sequence[Any]) -> dict[str, str]:
+    """Return the numbers of `best` that are the `smallest` or `largest` of all points, unless none is allowed beyond."""
+    found: dict[str, str] = {}
+    for number in dataclasses.fields(best):
+        low, high, _ = number.metadata.get("range", (None, None, None))
+        value, tried = getattr(best, number.name), {getattr(point, number.name) for point in points}
+        if low is None or None in tried or len(tried) < 2:
+            continue
+        if value == min(tried) and value > low:
+            found[number.name] = "smallest"
+        elif value == max(tried) and value < high:
+            found[number.name] = "largest"
+    return found
 
 
 class EarlyStoppedSearch:
@@ -116,7 +133,7 @@ def search_one_reading(
     best, nats = min(points, key=lambda point: point[1])
     recorded = points if len(points) <= MOST_TRIALS else sorted(points, key=lambda point: point[1])[:MOST_TRIALS]
     trials = (Trial(to_dict(settings), value, len(ids)) for settings, value in recorded)
-    return Tuned(best, nats, len(ids), tuple(trials), len(points))
+    return Tuned(best, nats, len(ids), tuple(trials), len(points), at_edge(best, [settings for settings, _ in points]))
 
 
 @torch.no_grad()
@@ -144,7 +161,8 @@ def search_grid(search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Seque
     for done, point in enumerate(points):
         search.run(point)
         progress(done + 1, len(points))
-    return search.tuned()
+    tuned = search.tuned()
+    return dataclasses.replace(tuned, at_edge=at_edge(tuned.best, points))
 
 
 def search_steps(
