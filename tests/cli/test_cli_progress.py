@@ -78,3 +78,10 @@ def test_off_a_terminal_there_is_a_line_every_minute(
         "reading [/b]: 1,000 of 4,000 MB, 0:03:03 left",
         "reading [/b]: 3,000 of 4,000 MB, 0:01:00 left",
     ]
+
+
+@pytest.mark.usefixtures("run_copy")
+def test_the_proof_of_a_reading_has_progress_of_its_own(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    said = command("evaluate", "run", "--proof", "cache.bks").err.splitlines()
+    assert {line.split(":")[0] for line in said} == {"writing cache.bks"}, "the reading itself is a single block"

@@ -254,6 +254,16 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
 
 
 @contextmanager
+def part_of_work(description: str, progress: ProgressCallback | None) -> Iterator[ProgressCallback | None]:
+    """Show a part of long work in a bar of its own, in a block that shows progress; elsewhere `progress` is told."""
+    if _DISPLAY.get() is None:
+        yield progress
+        return
+    with progress_bar(description) as shown:
+        yield shown
+
+
+@contextmanager
 def preparing(name: str, size: int, verb: str = "preparing") -> Iterator[ProgressCallback]:
     """Show that something is done with a text of `size` bytes, in a block that shows progress; elsewhere nothing is shown."""
     display = _DISPLAY.get()

@@ -14,6 +14,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, ModelOptions
 from backstory.config.scores import bits, perplexity
+from backstory.config.terminal import part_of_work
 from backstory.data import Split
 from backstory.data.encoding import TextLines
 from backstory.evaluation.opening import EvalSetup, read_text
@@ -46,7 +47,8 @@ def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | 
     after = None if options.after is None else setup.dataset.splits[options.after]
     batch_size = min(options.batch_size, len(split.ids if lengths is None else lengths))
     reading = setup.run, setup.reader, setup.layers, split.ids, batch_size
-    proof, content = prove(*reading, text, loading, overrides, progress, lengths=lengths, after=after)
+    with part_of_work(f"writing {path.name}", progress) as shown:
+        proof, content = prove(*reading, text, loading, overrides, shown, lengths=lengths, after=after)
     write(path, content)
     return ProofRecord(
         file=path.name,
