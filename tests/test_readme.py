@@ -143,6 +143,14 @@ def test_a_demo_goes_on_from_any_training(
         for name in ("buffer", "longer")
     )
     assert f"{100 * (with_it / without - 1):+.1f}% with the buffer" in capsys.readouterr().out
+    # Runs that continue from the model of an earlier demo are trained anew.
+    at = "demo-buffer"
+    assert main.main(["demo", "--overwrite"]) == 130
+    other = dict(json.loads((home / "runs" / "demo" / "result.json").read_text()))
+    other["provenance"]["weights"] = "0" * 64
+    (home / "runs" / "demo" / "result.json").write_text(json.dumps(other))
+    assert main.main(["demo", "--resume"]) == 130
+    assert calls[-2:] == [("demo", "resume"), ("demo-buffer", "overwrite")]
     # Anything in the way of the later ones is told of before the first is trained.
     for name in ("demo-longer", "demo-buffer"):
         shutil.rmtree(home / "runs" / "demo", ignore_errors=True)

@@ -13,7 +13,9 @@ from tiers import fast_then_full
 
 from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.evaluation import evaluate
+from backstory.runs import run_folder
 from backstory.runs.run import load_run, weights_hash
+from backstory.storage.atomic import write_atomically
 from backstory.training import Stopped, loop
 
 Train = Callable[..., dict]
@@ -104,6 +106,32 @@ def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
     ):
         quietly(tiny_config, tmp_path / "run", mode="resume")
     quietly(tiny_config, tmp_path / "run", mode="overwrite", init_from=base)
+
+
+def test_one_that_was_killed_before_its_settings_were_written_is_no_run(
+    tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its provenance names the other run before there is anything to resume."""
+
+    def killed(path: Path, content: str) -> None:
+        if path.name == "config.yaml":
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr(run_folder, "write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        quietly(tiny_config, tmp_path / "run", init_from=base)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+    with pytest.raises(UserError, match="holds no run to resume"):
+        quietly(tiny_config, tmp_path / "run", mode="resume")
+
+
+def test_one_that_is_stopped_says_which_command_goes_on(
+    tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path, stop_after: Callable[[int], None]
+) -> None:
+    stop_after(2)
+    with pytest.raises(Stopped, match=r"go on with the same command with --resume in place of --init-from$"):
+        quietly(tiny_config, tmp_path / "run", init_from=base)
 
 
 def test_one_that_was_killed_after_its_first_save_still_tells(

@@ -1,18 +1,26 @@
 """A training of so many minutes or steps: its stages keep their shares, and the steps that fitted repeat its result."""
 
 import dataclasses
+import io
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from runs import events, with_training
 from tiers import fast_then_full
 
+from backstory.cli.train import TrainArguments, parse_with_recipe
 from backstory.config import RunConfig, TrainingConfig, UserError
 from backstory.data import Dataset
 from backstory.runs.run import load_run, weights_hash
-from backstory.training import Stopped
+from backstory.training import Stopped, loop, train
 from backstory.training import progress as stages
+from backstory.training.callbacks import TrainingStep
+from backstory.training.distributed import Ranks
+from backstory.training.events import Events
 from backstory.training.progress import Progress
 
 Train = Callable[..., dict]
@@ -48,6 +56,9 @@ def test_the_steps_that_fit_leave_time_for_the_validations() -> None:
     more = (600 - 15 - 2 * 1) / (0.3 + 1 / 100)
     assert stages.fitting_steps(progress, scaled(minutes=10), 100, 0.1) == 50 + round(more)
     assert stages.fitting_steps(Progress(step=5, seconds=900.0), scaled(minutes=10), 100, 0.1) == 6
+    # What was prepared before the first step makes no step longer.
+    progress = Progress(step=50, seconds=55.0, preparation_seconds=40.0)
+    assert stages.fitting_steps(progress, scaled(minutes=10), 100, 0.1) == 50 + round((600 - 55 - 2) / (0.3 + 1 / 100))
 
 
 def test_steps_are_planned_once_a_quarter_of_the_time_has_passed() -> None:
@@ -114,6 +125,67 @@ def test_a_finished_training_goes_on_for_more_minutes(tiny_config: RunConfig, qu
     longer = with_training(config, minutes=0.03)
     quietly(longer, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
     assert events(tmp_path / "run", "epoch")[-1]["step"] > before
+
+
+def test_a_plan_is_saved_with_the_step_that_made_it(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the number was printed, a training goes on to that number."""
+    saved, save = [], loop.Trainer.save
+
+    def noted(trainer: loop.Trainer, log: Events) -> None:
+        saved.append((trainer.progress.step, trainer.progress.planned_steps))
+        save(trainer, log)
+
+    monkeypatch.setattr(loop.Trainer, "save", noted)
+    monkeypatch.setattr(stages, "plan_is_due", lambda progress, settings: progress.step >= 3)
+    quietly(with_training(tiny_config, minutes=0.02, save_minutes=10.0), tmp_path / "run")
+    assert saved[0][0] == 3 and saved[0][1] is not None
+
+
+def test_the_printed_flags_repeat_a_training_of_so_many_minutes(tiny_config: RunConfig, tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    train(with_training(tiny_config, minutes=0.02), tmp_path / "run", console=console)
+    said = re.search(
+        r"\((--training.minutes none --training.steps \d+) repeats this training\)", console.file.getvalue()
+    )
+    assert said is not None
+    _, given = parse_with_recipe(TrainArguments, [str(tmp_path / "run"), *said[1].split()], "train")
+    assert (given.config.training.minutes, given.config.training.steps) == (None, int(said[1].split()[-1]))
+
+
+def test_the_learning_rate_of_every_worker_follows_the_time_of_the_first(
+    tiny_config: RunConfig,
+    quietly: Train,
+    stop_after: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a cosine the time sets the rate until the steps are planned: other rates would be other models."""
+    rates = []
+
+    class Noted:
+        def on_step(self, step: TrainingStep) -> None:
+            rates.append(step.learning_rate)
+
+    monkeypatch.setattr(Ranks, "of_first", lambda ranks, value: value if isinstance(value, bool) else 14.0)
+    stop_after(4)
+    with pytest.raises(Stopped):
+        changes = {"minutes": 1.0, "schedule": "cosine", "segment_deviation": 0.0}
+        quietly(with_training(tiny_config, **changes), tmp_path / "run", callbacks=[Noted()])
+    assert rates == [pytest.approx(2.0 * 0.5 * (1 + math.cos(math.pi * 14 / 60)))] * 4
+
+
+def test_fewer_steps_accepted_than_are_done_end_with_a_validation(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+) -> None:
+    stop_after(5)
+    with pytest.raises(Stopped):
+        quietly(with_training(tiny_config, steps=200), tmp_path / "run")
+    fewer = with_training(tiny_config, steps=3)
+    for accept in (frozenset({"config"}), frozenset[str]()):
+        result = quietly(fewer, tmp_path / "run", mode="resume", accept=accept)
+        assert result.figures.epochs == 1 and [e["step"] for e in events(tmp_path / "run", "epoch")] == [5]
 
 
 def test_a_stopped_training_of_so_many_steps_resumes_to_the_same_bits(

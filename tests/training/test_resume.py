@@ -271,6 +271,19 @@ def test_other_settings_are_refused_unless_accepted(stopped: tuple[RunConfig, Pa
     assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
 
 
+@pytest.mark.parametrize(("before", "after"), [("none", "always"), ("always", "none")])
+def test_averaging_begins_and_ends_where_it_is_accepted(
+    tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path, before: str, after: str
+) -> None:
+    config = with_training(tiny_config, epochs=2, averaging=before)
+    stop_after(5)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    accepted = with_training(config, averaging=after)
+    quietly(accepted, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    assert {e["averaging"] for e in events(tmp_path / "run", "epoch")} == {after == "always"}
+
+
 def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
     tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
 ) -> None:

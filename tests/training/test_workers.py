@@ -127,16 +127,22 @@ def test_rows_that_cannot_be_shared_are_refused(tiny_config: RunConfig, quietly:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("workers", "accumulate"), [(2, 1), (3, 2)])
 def test_a_stopped_run_resumes_with_its_workers(
-    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+    tiny_config: RunConfig,
+    quietly: Train,
+    stop_after: Callable[[int], None],
+    tmp_path: Path,
+    workers: int,
+    accumulate: int,
 ) -> None:
-    config = with_training(tiny_config, batch_size=4, epochs=2)
+    config = with_training(tiny_config, batch_size=2 * workers, accumulate=accumulate, epochs=2)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    quietly(config, straight, workers=2)
-    stop_after(20)
+    quietly(config, straight, workers=workers)
+    stop_after(5)
     with pytest.raises(Stopped):
-        quietly(config, broken, workers=2)
-    with pytest.raises(UserError, match=r"was trained by 2 workers, not 1; go on with --workers 2"):
+        quietly(config, broken, workers=workers)
+    with pytest.raises(UserError, match=rf"was trained by {workers} workers, not 1; go on with --workers {workers}"):
         quietly(config, broken, mode="resume", workers=1)
     quietly(config, broken, mode="resume")
     assert outcome(broken) == outcome(straight)

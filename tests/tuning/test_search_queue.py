@@ -162,6 +162,18 @@ def test_a_trial_that_was_taken_but_not_drawn_is_tried_again(tmp_path: Path) -> 
         assert other.claim(1) is None
 
 
+def test_a_trial_whose_settings_were_queued_but_not_drawn_keeps_them(tmp_path: Path) -> None:
+    """It is taken a second time, and the process that takes it is killed at once."""
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b")
+        lost = claimed(other.claim(1))
+        other.give_back(lost, killed=False)
+        other._study.ask()
+        again = claimed(other.claim(1))
+        assert (again.first, again.optuna.params) == (lost.first, lost.optuna.params)
+
+
 MANY = """
 import sys
 from pathlib import Path

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.tuning.preparation import tune_reader
 
     console, out = make_console(), args.out
-    buffered, longer = (out.with_name(f"{out.resolve().name}-{name}") for name in ("buffer", "longer"))
+    place = out.resolve() if out.name in ("", "..") else out
+    buffered, longer = (place.parent / f"{place.name}-{name}" for name in ("buffer", "longer"))
     systems = (
         ("LSTM", out, "static"),
         ("LSTM + cache", out, "cache"),
@@ -105,7 +106,20 @@ def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) 
     console.rule("[bold]2. train[/] it on", align="left")
     for config, folder, run_mode, description in runs:
         print(f"{description}:")
+        if run_mode == "resume" and not _began_with(folder, out):  # but with the model of an earlier demo
+            run_mode = "overwrite"
         train.run_training(config, folder, run_mode, init_from=None if run_mode == "resume" else out)
+
+
+def _began_with(folder: Path, other: Path) -> bool:
+    """Return True if a run was initialised from the weights that another one has now."""
+    from backstory.results import result_or_none
+    from backstory.runs.run_folder import RunFolder
+    from backstory.storage.provenance import RESULT
+    from backstory.training.resuming import INIT_FROM, first_provenance
+
+    begun, trained = first_provenance(RunFolder(folder)).get(INIT_FROM), result_or_none(other / RESULT)
+    return begun is not None and trained is not None and begun["weights"] == trained.provenance.weights
 
 
 def _perplexity(name: str, figures: "EvaluationFigures") -> str:

@@ -198,7 +198,7 @@ def summary(result: "Result[EvaluationFigures]") -> str:
     figures = result.figures
     per_word = "".join(f", {score}" for score in (*_per_word(figures), *_spelled(figures)))
     verdict = "audit passed" if figures.audit and figures.audit.passed else f"audit {_audit(figures)}"
-    window = "" if figures.window is None else f", {slides(figures.window)}"
+    window = "" if figures.window is None else f", {slides(figures.window, figures.window_keeps)}"
     lines = _lines(figures)
     return (
         f"{result.name}, {result.corpus.title()}: "
@@ -211,9 +211,10 @@ def _audit(figures: "EvaluationFigures") -> str:
     return "none" if figures.audit is None else figures.audit.in_words()
 
 
-def slides(window: int) -> str:
-    """Return the effect of a window on the context of a token."""
-    return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
+def slides(window: int, keeps: int | None) -> str:
+    """Return the effect of a window on the context of a token; older results do not say what it keeps as it slides."""
+    later = "" if keeps is None else f", so that later tokens have {keeps:,} or more before them"
+    return f"at most {window:,} tokens at once{later}"
 
 
 def _per_word(figures: "EvaluationFigures") -> list[str]:
@@ -289,7 +290,7 @@ def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> 
             f"  audit       {_audit(figures)}",
             *_proof(figures),
             *_warnings(result),
-            *([] if figures.window is None else [f"  window      {slides(figures.window)}"]),
+            *([] if figures.window is None else [f"  window      {slides(figures.window, figures.window_keeps)}"]),
             *gains(figures),
             *gate_lines(figures),
             *section_lines(result),

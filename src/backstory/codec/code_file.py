@@ -104,11 +104,11 @@ def unpack(data: bytes, name: str, damaged: bool = False) -> tuple[Header, bytes
         return header, code
     if len(code) != header.code_size:
         what = f"ends after {len(code):,} of" if len(code) < header.code_size else f"has {len(code):,} bytes instead of"
-        raise UserError(f"{name} {what} {header.code_size:,} bytes of code; get the whole file, or add --keep")
+        remedy = ", or add --keep" if header.content == "file" else ""
+        raise UserError(f"{name} {what} {header.code_size:,} bytes of code; get the whole file{remedy}")
     if zlib.crc32(code) != header.code_crc:
-        raise UserError(
-            f"{name} is damaged: its code is not what was written; get it again, or save what comes before with --keep"
-        )
+        remedy = ", or save what comes before with --keep" if header.content == "file" else ""
+        raise UserError(f"{name} is damaged: its code is not what was written; get it again{remedy}")
     return header, code
 
 

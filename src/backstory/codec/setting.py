@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import torch
 
@@ -158,7 +158,9 @@ def _layer(layer: dict[str, Any]) -> ConfiguredLayer:
 
 def _warn_of_differences(header: Header, device: torch.device) -> None:
     """Warn in one line that the last bits may be others here."""
-    own = machine(device) | {"threads": header.machine.get("threads", 0)}  # as many as then
+    own = machine(device)
+    if may_use(threads := header.machine.get("threads")):
+        own["threads"] = threads
     own["device"] = _without_threads(str(own["device"]))
     written = header.machine | {"device": _without_threads(str(header.machine.get("device", "")))}
     differences = [
@@ -178,11 +180,16 @@ def _without_threads(device: str) -> str:
     return device.rpartition(",")[0] if device.startswith("cpu") else device
 
 
+def may_use(threads: object) -> TypeGuard[int]:
+    """Return True for a number of threads that this machine can compute with."""
+    return isinstance(threads, int) and 1 <= threads <= 4 * (os.cpu_count() or 1)
+
+
 @contextmanager
 def same_threads(header: Header) -> Iterator[None]:
-    """Compute with as many threads as the encoder: sums depend on it."""
+    """Compute with as many threads as the encoder, if this machine can: sums depend on it."""
     before, then = torch.get_num_threads(), header.machine.get("threads")
-    if isinstance(then, int) and 1 <= then <= 4 * (os.cpu_count() or 1):
+    if may_use(then):
         torch.set_num_threads(then)
     try:
         yield

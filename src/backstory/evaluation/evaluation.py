@@ -1,5 +1,6 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,8 @@ def evaluate(
             static = StaticReader(setup.run.model, reader.precision)
             for _ in checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size):
                 pass
-        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap)
+        facts = checkpoint.facts.get("text")
+        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap, facts)
         if options.proof is not None:
             figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
         origin = replace(origin, seconds=round(checkpoint.readings["text"].seconds, 1))
@@ -164,10 +166,8 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
                     progress(done, len(passes) * len(split.ids))
     readings = {name: one.result() for name, one in passes.items()}
     figures = collect_figures(setup, readings, metrics, audit.report, overlap)
-    can, longest = setup.run.model.capabilities, int(reading.lengths.max())
-    slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
-    figures = replace(figures, **counts, window=can.maximum_length if slid else None)
+    figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
     if options.proof is not None:
         figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
     origin = replace(origin, seconds=round(readings["text"].seconds, 1))
@@ -215,14 +215,15 @@ def check_text(setup: EvalSetup) -> None:
     options = setup.options
     if options.after is not None:
         check_after(options.after, setup.split.name, setup.dataset.splits)
+        check_batch(options.batch_size, len(setup.dataset.splits[options.after].ids), options.after)
     check_batch(options.batch_size, len(setup.split.ids))
 
 
-def check_batch(batch_size: int, tokens: int) -> None:
+def check_batch(batch_size: int, tokens: int, name: str = "the text") -> None:
     """Raise UserError if a text has fewer tokens than there are rows to read."""
     if batch_size > tokens:
         raise UserError(
-            f"the text has {tokens:,} tokens but --batch-size is {batch_size:,}; use --batch-size {tokens} or less"
+            f"{name} has {tokens:,} tokens but --batch-size is {batch_size:,}; use --batch-size {tokens} or less"
         )
 
 
@@ -286,17 +287,20 @@ def collect_figures(
     metrics: MetricSet,
     audit: AuditReport,
     overlap: Sequence[SplitOverlap] | None,
+    facts: Sequence[dict[str, Any]] | None = None,
 ) -> EvaluationFigures:
-    """Return the figures of an evaluation from its readings, metrics and audit."""
+    """Return the figures of an evaluation from its readings, metrics and audit.
+
+    `facts` of each reader, the innermost first, are those at the end of the text; None takes them from the readers.
+    """
+    facts = [reader.facts() for reader in setup.stack()] if facts is None else facts
     options, reading, vocabulary = setup.options, readings["text"], setup.dataset.vocabulary
     sections = metrics.results()
     static = (ReaderScore.of_nats("static", readings["static"].nats),) if "static" in readings else ()
     return EvaluationFigures(
         split=setup.split.name,
         reader=stack_name(parse_stack(options.reader)),
-        readers=tuple(
-            layer.as_dict() | reader.facts() for layer, reader in zip(setup.layers, setup.stack(), strict=True)
-        ),
+        readers=tuple(layer.as_dict() | fact for layer, fact in zip(setup.layers, facts, strict=True)),
         gains=static + sections.pop("gains"),
         after=options.after,
         unit=vocabulary.tokenizer.unit,
@@ -304,7 +308,7 @@ def collect_figures(
         addressing=setup.run.model.inference_overrides().get("core.addressing"),
         lengths=tuple(options.lengths) or None,
         options=options.further() or None,
-        window=window(setup, reading),
+        **window(setup, math.ceil(reading.tokens / reading.batch_size)),
         **score(reading, setup.split, vocabulary),
         open_bits_per_byte=open_bits_per_byte(setup, reading.nats * reading.tokens),
         policy=sections.pop("policy", None),
@@ -317,11 +321,11 @@ def collect_figures(
     )
 
 
-def window(setup: EvalSetup, reading: Reading) -> int | None:
-    """Return the longest text that the model can read if this one was longer, so that a window slid over it; else None."""
+def window(setup: EvalSetup, longest: int) -> dict[str, int | None]:
+    """Return the longest text that the model can read and what its window keeps, if it slid over the longest row; else None."""
     can = setup.run.model.capabilities
-    limit = can.maximum_length if can.slides else None
-    return None if limit is None or reading.tokens <= limit * reading.batch_size else limit
+    slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
+    return {"window": can.maximum_length, "window_keeps": can.keeps} if slid else {"window": None, "window_keeps": None}
 
 
 def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -19,8 +19,16 @@ from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
 from backstory.storage.provenance import RESULT
 
-SAVED = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
-"""Types of what is saved beside the reader: the pass being read, its position, the finished passes, the parts' states."""
+SAVED = {
+    "leg": str,
+    "position": Any,
+    "done": dict[str, Any],
+    "facts": dict[str, list[dict[str, Any]]],
+    "parts": dict[str, dict[str, Any]],
+    "batch_size": int,
+}
+"""Types of what is saved beside the reader: the pass being read, its position, the finished passes, the facts of their readers,
+the parts' states."""
 
 
 class Stateful(Protocol):
@@ -55,6 +63,8 @@ class EvaluationCheckpoint:
         self.save_every, self.resume, self.progress, self.total = save_every, resume, progress, total
         self.readings: dict[str, Reading] = {}
         """The passes that are finished."""
+        self.facts: dict[str, list[dict[str, Any]]] = {}
+        """What the readers of each finished pass, the innermost first, say of themselves at its end."""
         self._saved: ReadingCheckpoint | None = None
         self._saved_at = time.monotonic()
         self._tokens = 0
@@ -106,7 +116,7 @@ class EvaluationCheckpoint:
             yield scored
             stream.observe(block)
             self._save_if_due(name, stream)
-        self.readings[name] = stream.result()
+        self.readings[name], self.facts[name] = stream.result(), [layer.facts() for layer in reader.stack()]
 
     def _save_if_due(self, name: str, stream: StreamReading) -> None:
         if self.folder is None or not self.save_every or time.monotonic() - self._saved_at < self.save_every:
@@ -115,6 +125,7 @@ class EvaluationCheckpoint:
             "leg": name,
             "position": asdict(stream.position),
             "done": {name: asdict(reading) for name, reading in self.readings.items()},
+            "facts": self.facts,
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
             "batch_size": stream.batch_size,
         }
@@ -125,7 +136,7 @@ class EvaluationCheckpoint:
     def _load(self, saved: ReadingCheckpoint) -> None:
         """Resume from a checkpoint. Raises UserError if it is of another evaluation."""
         check_same(saved, self.identity())
-        state = saved.progress
+        state = {"facts": {}, **saved.progress}  # which earlier versions did not save
         try:
             records = [(state, SAVED), (state["position"], get_type_hints(Position))]
             records += [(reading, get_type_hints(Reading)) for reading in state["done"].values()]
@@ -138,6 +149,7 @@ class EvaluationCheckpoint:
                 f"{saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
             ) from None
         self.readings = {name: Reading(**done) for name, done in state["done"].items()}
+        self.facts = state["facts"]
         self._tokens = sum(reading.tokens for reading in self.readings.values()) + state["position"]["tokens"]
 
     def _restored(self, name: str, reader: Reader) -> Position | None:

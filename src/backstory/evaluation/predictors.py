@@ -127,6 +127,7 @@ class ReaderPredictor:
         self._reader = copied(reader)
         self._reader.start(batch_size)
         self._device = next(reader.model.parameters()).device
+        self.block = reader.block
 
     @torch.no_grad()
     def predict(self, tokens: np.ndarray) -> Tensor:

@@ -304,13 +304,15 @@ class HuggingFaceModel(LanguageModel):
         if way == "whole":
             limit = min(length or WHOLE, WHOLE)
         self.capabilities = Capabilities(
-            recurrent=recurrent, maximum_length=limit, slides=limit is not None, rereads=way == "whole"
-        )
+            recurrent=recurrent, maximum_length=limit, slides=limit is not None, keeps=(limit or 0) // 2,
+            rereads=way == "whole",
+        )  # fmt: skip
 
     def set_window(self, length: int, stride: int | None) -> None:
         """Let a window of this length slide, by `stride` tokens (None: half of it), over a longer text."""
         self.stride = stride
-        self.capabilities = replace(self.capabilities, maximum_length=length, slides=True)
+        keeps = length // 2 if stride is None else length - stride
+        self.capabilities = replace(self.capabilities, maximum_length=length, slides=True, keeps=keeps)
 
     @property
     def vocabulary_size(self) -> int:
@@ -344,11 +346,8 @@ class HuggingFaceModel(LanguageModel):
 
     def _slid(self, state: HuggingFaceState) -> HuggingFaceState:
         """Return the later part of a full window, to be read again with the next tokens."""
-        length = state.tokens.shape[1]
-        keep = length // 2 if self.stride is None else length - self.stride
-        return state._replace(
-            cached=torch.zeros_like(state.cached), tokens=state.tokens[:, state.tokens.shape[1] - keep :]
-        )
+        first = state.tokens.shape[1] - self.capabilities.keeps
+        return state._replace(cached=torch.zeros_like(state.cached), tokens=state.tokens[:, first:])
 
     def _read(self, new: Tensor, state: HuggingFaceState) -> tuple[Tensor, HuggingFaceState]:
         """Return the vectors (B, T, D) of tokens (B, T) that fit into the window, and the state after them."""

@@ -34,6 +34,8 @@ class Capabilities:
     """The most tokens of context the model can use; None: no limit."""
     slides: bool = False
     """A window of `maximum_length` slides over a longer text; otherwise the model starts again after so many tokens."""
+    keeps: int = 0
+    """Tokens of a full window that stay in it when it slides."""
     rereads: bool = False
     """Every block reads the text before it again, so that few long blocks are cheaper."""
 

@@ -229,7 +229,7 @@ class RunJob(Job):
     epoch: int = 0
     """Epochs done."""
     epochs: int | None = 1
-    """The most epochs there can be; None for a training of so many minutes."""
+    """The most epochs there can be; None for a training of so many minutes or steps."""
     trained: float = 0.0
     """Share of the training that is done."""
     valid: float | None = None
@@ -277,11 +277,12 @@ class RunJob(Job):
     def watch(self) -> None:
         """Read the training's log; a damaged one changes nothing."""
         training = self.run.config.training
-        self.epochs = None if training.minutes else training.epochs + training.finetune_epochs
+        self.epochs = None if training.has_length else training.epochs + training.finetune_epochs
         records = read_epochs(self.folder.run(self.run))
         if records is None:
             return
         epochs = [(r.valid_perplexity, r.seconds) for r in records if r.seconds is not None]
+        steps = max((r.step for r in records if r.step is not None), default=0)
         self.epoch = len(epochs)
         self.valid = min((value for value, _ in epochs), default=None)
         if not epochs:
@@ -289,8 +290,9 @@ class RunJob(Job):
         minutes = epochs[-1][1] / 60
         if training.minutes is not None:
             self.trained = min(1.0, minutes / training.minutes)
-        elif self.epochs is not None:
-            self.trained = min(1.0, len(epochs) / self.epochs)
+        else:
+            share = len(epochs) / self.epochs if self.epochs is not None else steps / (training.steps or 1)
+            self.trained = min(1.0, share)
             self.minutes = minutes / self.trained if self.state == "running" else self.minutes
 
     def command_ended(self, ending: CommandExit) -> None:

@@ -144,13 +144,14 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
         elif not begin:
             weights = weights.clone()
         gold = targets[:, begin : begin + len(logs)].t()
-        for log, each, target in zip(logs, sets, gold, strict=True):
-            a = weights[rows, each]
-            scores = torch.log_softmax((a[:, None] @ log)[:, 0], 1)
-            expected = (log @ scores.exp()[..., None])[..., 0]
-            weights[rows, each] = a + step * (_at(log, target) - expected)
-            tables.append(scores)
-            last = log, each, a, expected
+        with torch.autocast(logs.device.type, enabled=False):  # a model's precision is not that of its probabilities
+            for log, each, target in zip(logs, sets, gold, strict=True):
+                a = weights[rows, each]
+                scores = torch.log_softmax((a[:, None] @ log)[:, 0], 1)
+                expected = (log @ scores.exp()[..., None])[..., 0]
+                weights[rows, each] = a + step * (_at(log, target) - expected)
+                tables.append(scores)
+                last = log, each, a, expected
         begin += len(logs)
     assert weights is not None
     return Mixed(torch.stack(tables, 1), weights, last)

@@ -121,7 +121,7 @@ class MixtureReader(Reader):
         factors = factors_of(self.settings, experts, _tensor(weights, tokens.device), shares)
         mixed = self._mix(factors, following)
         self._pending = _Pending(following, experts, on, scores, factors, mixed)
-        return TablePrediction(linear.activations, mixed.table, linear)
+        return TablePrediction(linear.activations, mixed.table, predictions[0])
 
     def _mix(self, factors: Factors, targets: Tensor) -> Mixed:
         with self.precision.context(targets.device):

@@ -74,8 +74,10 @@ class ReadingCheckpoint:
 
 def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, Any]:
     """Return what the scores of a reader depend on beside the text: weights, vocabulary, readers with settings, precision."""
+    can = run.model.capabilities
     return {
         "model": run.weights_hash,
+        **({"window": [can.maximum_length, can.keeps]} if can.slides else {}),
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],

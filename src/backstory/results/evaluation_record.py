@@ -411,6 +411,9 @@ class EvaluationFigures(UnknownTokens, Figures):
     window: Count | None = None
     """The most tokens that the model reads, where the text was longer and a window slid over it
     ([huggingface.md](huggingface.md)); else null. Absent from older results."""
+    window_keeps: Count | None = left_out()
+    """Tokens that stayed in a full window when it slid: a later token has at least so many before it. Absent where `window` is
+    null, and from older results."""
     lines: CountFrom1 | None = left_out()
     """Lines that were scored, each by itself from the model's start ([reading.md](reading.md#line-by-line)). Absent from a
     reading from end to end."""

@@ -143,9 +143,12 @@ class Run:
         Raises UserError for another name.
         """
         dtype = next(self.model.parameters()).dtype
-        resolved = choose_precision(name, self.device)
         narrow = dtype.is_floating_point and torch.finfo(dtype).bits < 32
-        return Precision(dtype, "the weights are of this type", native=True) if narrow else resolved
+        native = Precision(dtype, "the weights are of this type", native=True)
+        if narrow and name == native.name:  # as the header of a code has it
+            return native
+        resolved = choose_precision(name, self.device)
+        return native if narrow else resolved
 
     @cached_property
     def weights_hash(self) -> str:

@@ -111,8 +111,18 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
                 raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
 
 
-def open_folder(path: Path, config: RunConfig, mode: Mode, in_place: Callable[[], bool] | None = None) -> RunFolder:
-    """Make or open the folder of a run, after `check_folder`."""
+def open_folder(
+    path: Path,
+    config: RunConfig,
+    mode: Mode,
+    in_place: Callable[[], bool] | None = None,
+    provenance: str | None = None,
+) -> RunFolder:
+    """Make or open the folder of a run, after `check_folder`.
+
+    `provenance` is written before the settings: a run that is killed in between is no run yet, and cannot be resumed without
+    what its provenance says.
+    """
     folder = RunFolder(path, in_place)
     if mode == "overwrite":
         # Results of the old weights go first: without the run they would be taken for results of the new ones.
@@ -120,6 +130,8 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, in_place: Callable[[]
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
+    if provenance is not None:
+        write_atomically(folder.provenance, provenance)
     # Equivalent settings stay as they were written: checkpoints of earlier versions hold their hash (`trained_with`).
     if mode != "resume" or not _equivalent(_written(folder), config):
         write_atomically(folder.config, to_yaml(config))

@@ -112,11 +112,13 @@ def train(
             return None
 
         _announce(console, trainer, mode, choice)
-        trainer.folder = open_folder(out, config, mode, in_place)
+        # A run that was killed before its provenance told of the other run would be resumed without its weights.
+        begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
+        trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
         with _explained_failures(trainer.folder):
             if trainer.progress.finished and not changed and (result := _finished_result(trainer.folder)):
                 return result
-            origin = _write_provenance(trainer, changed, initial_run)
+            origin = begun or _write_provenance(trainer, changed)
             log = _open_log(trainer, track, "metrics" in changed)
             _run_loop(trainer, log, console, save_first, first_vectors)
             seconds = round(trainer.progress.seconds, 1)
@@ -203,11 +205,16 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
         raise
     except OSError as error:
         folder.check_in_place()
-        remedy = "go on with the same command and --resume"
+        remedy = _how_to_go_on(folder)
         refusal = refused(error, folder.path, f"{remedy}: what was saved before is whole")
         if not isinstance(refusal, NoDisk | NoMemory):
             refusal = UserError(f"{refusal}; see to it, and {remedy}")
         raise refusal from None
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    begun = first_provenance(folder).get(INIT_FROM)
+    return f"go on with the same command {'and --resume' if begun is None else 'with --resume in place of --init-from'}"
 
 
 def _begins_with_counts(trainer: Trainer, mode: Mode, init_from: Path | None) -> bool:
@@ -221,7 +228,8 @@ def _initialise_embedding(trainer: Trainer, console: Console) -> None:
     began, ids = time.perf_counter(), trainer.dataset.splits["train"].ids
     say(console, f"making word vectors from {len(ids):,} tokens ...")
     initialise_from_counts(trainer.model.embedding, ids, trainer.config.seed)
-    trainer.progress.seconds += time.perf_counter() - began
+    trainer.progress.preparation_seconds = time.perf_counter() - began
+    trainer.progress.seconds += trainer.progress.preparation_seconds
 
 
 def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool, first_vectors: bool) -> None:
@@ -241,9 +249,7 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     if trainer.callbacks.error is not None:
         raise trainer.callbacks.error
     if stop.signal is not None and not trainer.progress.finished:
-        raise Stopped(
-            f"{trainer.folder.path} is stopped and saved; go on with the same command and --resume", stop.signal
-        )
+        raise Stopped(f"{trainer.folder.path} is stopped and saved; {_how_to_go_on(trainer.folder)}", stop.signal)
 
 
 def _finished_result(folder: RunFolder) -> Result[TrainingFigures] | None:
@@ -252,10 +258,21 @@ def _finished_result(folder: RunFolder) -> Result[TrainingFigures] | None:
     return result if result is not None and isinstance(result.figures, TrainingFigures) else None
 
 
-def _write_provenance(
-    trainer: Trainer, changed: frozenset[str], initial_run: dict[str, str] | None
+def _write_provenance(trainer: Trainer, changed: frozenset[str]) -> ProvenanceRecord:
+    """Write run.json and return its content."""
+    origin = _provenance(trainer, changed)
+    write_atomically(trainer.folder.provenance, _as_json(origin))
+    return origin
+
+
+def _as_json(origin: ProvenanceRecord) -> str:
+    return json.dumps(origin.to_dict(), indent=1) + "\n"
+
+
+def _provenance(
+    trainer: Trainer, changed: frozenset[str], initial_run: dict[str, str] | None = None
 ) -> ProvenanceRecord:
-    """Write run.json and return its content: of an unchanged run that is resumed, with its first command and time."""
+    """Return the content of run.json: of an unchanged run that is resumed, with its first command and time."""
     precision = trainer.precision
     origin = ProvenanceRecord.begun(
         to_dict(trainer.config),
@@ -268,7 +285,6 @@ def _write_provenance(
     origin = replace(origin, ranks=trainer.ranks.world, init_from=initial_run or first.get(INIT_FROM))
     if trainer.progress.step and changed <= {"metrics"}:
         origin = replace(origin, **first)
-    write_atomically(trainer.folder.provenance, json.dumps(origin.to_dict(), indent=1) + "\n")
     return origin
 
 

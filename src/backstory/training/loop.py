@@ -76,8 +76,7 @@ class Trainer:
         settings = self.config.training
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.optimizer = build_optimizer(parameter_groups(self.model), settings)
-        always = settings.averaging == "always" and settings.optimizer == "sgd"
-        self.average = WeightAverage(self.parameters) if always else None
+        self.average = WeightAverage(self.parameters) if stages.averages_always(settings) else None
         self.progress = Progress()
         self._apply_stage()
         self.batches = self._load_batches()
@@ -96,7 +95,7 @@ class Trainer:
             self.batches = self._load_batches()
             if self.progress.finetuning != stage:  # the graphs recorded on a GPU are those of one stage
                 self.gradient, stage = self._build_gradient(model), self.progress.finetuning
-            for first, last in self.batches.bounds[self.progress.segment :]:
+            for first, last in () if self._epoch_is_over() else self.batches.bounds[self.progress.segment :]:
                 self._train_segment(first, last, log, display)
                 stopping, due = self._agreed(stop, self._checkpoint_is_due())
                 if stopping or self._epoch_is_over():
@@ -116,6 +115,11 @@ class Trainer:
             return epoch * steps // segments, epoch * progress.step // segments
         total = epoch * stages.last_epoch(progress, settings)
         return total, min(total, (progress.epoch - 1) * epoch + (progress.epoch_tokens if progress.segment else 0))
+
+    @property
+    def is_unplanned(self) -> bool:
+        """True if the steps that fit into `training.minutes` are still to be fixed."""
+        return stages.is_unplanned(self.progress, self.config.training)
 
     def expected_steps(self) -> int:
         """Return about how many steps are left."""
@@ -139,8 +143,10 @@ class Trainer:
             progress.planned_minutes = settings.minutes
             display.set_total(self.expected_tokens()[0])
             repeats = stages.is_repeatable(progress, settings, progress.planned_steps)
-            hint = f" (--training.steps {progress.planned_steps} repeats this training)" if repeats else ""
+            flags = f"--training.minutes none --training.steps {progress.planned_steps}"
+            hint = f" ({flags} repeats this training)" if repeats else ""
             say(display.console, f"{progress.planned_steps:,} steps fit into {settings.minutes:g} min{hint}")
+            self.saved_at = -math.inf  # a checkpoint is due, as a resumed training would plan another number
 
     def _epoch_is_over(self) -> bool:
         """Return True at the end of the text, or of a stage that ends before it."""
@@ -156,6 +162,8 @@ class Trainer:
         if progress.segment == 0:
             self.state = self._start()
             progress.begin_epoch()
+        if self.is_unplanned:  # the learning rate may follow the time, and is the same on all ranks
+            progress.seconds = self.ranks.of_first(progress.seconds)
         began = time.perf_counter()
         rate = self._learning_rate() * (last - first) / settings.segment
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
@@ -163,7 +171,7 @@ class Trainer:
         progress.take(figures, tokens, time.perf_counter() - began)
         self.callbacks.step(self.folder.path, progress.step, progress.epoch, figures["nats"], rate, tokens)
         display.advance(stages.position(progress, settings), tokens)
-        if stages.is_unplanned(progress, settings):
+        if self.is_unplanned:
             self._plan(display)
         if progress.segment % WINDOW == 0 or self._epoch_is_over():
             self._end_of_window(rate, log, display)
@@ -194,7 +202,7 @@ class Trainer:
         values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
         display.window(figures["nats"], speed)
-        if stages.is_unplanned(progress, self.config.training):
+        if self.is_unplanned:
             display.set_total(self.expected_tokens()[0])
         progress.begin_window()
 
@@ -218,12 +226,13 @@ class Trainer:
     def _build_gradient(self, model: nn.Module) -> Gradient:
         """Return what computes the gradients of a stage; `model` averages them over the ranks if there are several."""
         eager = Eager(model, self.parameters, self.objective, self.precision, self.config.training.clip)
-        if self.ranks.world == 1 or self.config.training.accumulate > 1:
+        if self.ranks.world == 1:
             return build_gradient(eager, self.device, self.config)
+        gradient = build_gradient(eager, self.device, self.config) if self.config.training.accumulate > 1 else eager
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
         # a resumed run adds up in the order of one that was never interrupted.
-        self._try(eager, 1)
-        return eager
+        self._try(gradient, 1)
+        return gradient
 
     def _try(self, gradient: Gradient, length: int) -> None:
         """Compute the gradient of the first tokens without an update; random numbers continue as if it had not been."""
@@ -282,6 +291,7 @@ class Trainer:
         if self.average is None and stages.averaging_due(progress, settings):
             self.average = WeightAverage(self.parameters)
         self._advance_stage()
+        display.set_total(self.expected_tokens()[0])  # early stopping shortens the training
 
     def _validate(self) -> tuple[float, dict[str, Any], bool]:
         """Return the mean nats of the validation split, the metrics that apply, and whether it is the best so far.
@@ -341,7 +351,12 @@ class Trainer:
         self.model.embedding.noise = stages.embedding_noise(self.progress, self.config.model)
 
     def _advance_stage(self) -> None:
-        """Go on to fine-tuning, or to the end, when it is due."""
+        """Go on to fine-tuning, or to the end, when it is due, but not before a validation.
+
+        Fewer steps than were done before the first one may have been accepted on resuming.
+        """
+        if self.progress.best_nats is None:
+            return
         if stages.finetuning_due(self.progress, self.config.training):
             self._begin_finetuning()
         self.progress.finished = stages.finished(self.progress, self.config.training)
@@ -423,11 +438,21 @@ class Trainer:
         if progress.averaged is not None:
             self.average = WeightAverage(self.parameters)
             unpack_average(self.average, self.model, tensors["average"], progress.averaged)
+        if not same_settings and not progress.finetuning:
+            self._average_as_accepted()
         suffix = rank_suffix(self.ranks.rank)
         self.state = to(clone(unflatten(self._start(), tensors[f"state{suffix}"])), self.device)
         unpack_random(tensors[f"random{suffix}"], self.device)
         self._apply_stage()
         self._advance_stage()
+
+    def _average_as_accepted(self) -> None:
+        """Begin or drop the average of the weights, where settings that were accepted on resuming say so."""
+        settings = self.config.training
+        if settings.averaging == "none":
+            self.average = None
+        elif self.average is None and stages.averages_always(settings):
+            self.average = WeightAverage(self.parameters)
 
 
 def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:

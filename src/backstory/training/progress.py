@@ -48,6 +48,8 @@ class Progress:
     """Time spent on training and validation so far."""
     validation_seconds: float = 0.0
     """Time spent on validation alone."""
+    preparation_seconds: float = 0.0
+    """Time spent before the first step, on word vectors from counts."""
     planned_steps: int | None = None
     """Steps of the whole training, once they are planned to fit into `training.minutes`."""
     planned_minutes: float | None = None
@@ -62,8 +64,9 @@ class Progress:
     def read(cls, document: Any) -> "Progress":
         """Parse saved progress. Raises ValueError for anything that no run of this version can have saved."""
         hints = get_type_hints(cls)
-        if isinstance(document, dict):  # earlier versions did not plan
-            document = {"validation_seconds": 0.0, "planned_steps": None, "planned_minutes": None, **document}
+        if isinstance(document, dict):  # earlier versions did not plan, or did not time all parts
+            times = {"validation_seconds": 0.0, "preparation_seconds": 0.0}
+            document = {**times, "planned_steps": None, "planned_minutes": None, **document}
         if not isinstance(document, dict) or document.keys() != hints.keys():
             raise ValueError("the saved progress is not of this version")
         for name, hint in hints.items():
@@ -182,6 +185,11 @@ def stalled(progress: Progress, settings: TrainingConfig) -> bool:
     return bool(history) and non_monotonic(history[:-1], history[-1], settings.trigger)
 
 
+def averages_always(settings: TrainingConfig) -> bool:
+    """Return True if the weights are averaged from the first step."""
+    return settings.averaging == "always" and settings.optimizer == "sgd"
+
+
 def averaging_due(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if the newest validation triggers averaging (NT-ASGD)."""
     return settings.averaging == "triggered" and settings.optimizer == "sgd" and stalled(progress, settings)
@@ -270,7 +278,7 @@ def fitting_steps(progress: Progress, settings: TrainingConfig, steps_per_epoch:
     token is scored in about a third of the time it takes to train on.
     """
     assert settings.minutes is not None
-    step = (progress.seconds - progress.validation_seconds) / progress.step
+    step = (progress.seconds - progress.validation_seconds - progress.preparation_seconds) / progress.step
     done = progress.epoch - 1
     validation = progress.validation_seconds / done if done else step * steps_per_epoch * validation_share / 3
     # A validation follows every whole epoch, and the end of each stage.

@@ -44,7 +44,8 @@ def set_threads(trainer: Trainer, requested: int | None) -> str | None:
         return None
     fixed = usual == 1 or "OMP_NUM_THREADS" in os.environ or trainer.ranks.world > 1
     number, line = requested or (usual if fixed else recorded), None
-    if number is None and trainer.expected_steps() >= FEWEST_STEPS:
+    # How many steps fit into a given time shows only later; it is minutes.
+    if number is None and (trainer.is_unplanned or trainer.expected_steps() >= FEWEST_STEPS):
         with progress_bar(f"timing steps with 1 to {usual} threads", "steps") as progress:
             number, seconds = fastest_threads(_counted(trainer.trial_step, progress), usual)
         line = describe(number, seconds)

@@ -3,6 +3,7 @@
 One process claims a trial at a time, and a trial whose process is lost is queued again.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,9 @@ class TrialQueue:
             if worker == self._worker:
                 continue
             if not self._folder.alive(worker, first_of(trial)):
-                self._try_again(trial.number, trial.params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
+                # One that is tried again has its settings here until it is claimed.
+                params = trial.system_attrs.get("fixed_params", {}) | trial.params
+                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
                 if isinstance(worker, str):
                     self._folder.drop_worker(worker)
 
@@ -198,10 +201,10 @@ class TrialJob(Job):
         return self._folder.log(self.trial.first)
 
     @property
-    def epochs(self) -> int:
-        """The most epochs there can be."""
+    def epochs(self) -> int | None:
+        """The most epochs there can be; None for a training of a given time or number of steps."""
         training = self.trial.config.training
-        return training.epochs + training.finetune_epochs
+        return None if training.has_length else training.epochs + training.finetune_epochs
 
     def next_command(self) -> Sequence[str] | None:
         if self._started:
@@ -220,7 +223,7 @@ class TrialJob(Job):
 
     def ends_early(self) -> bool:
         """Return True, once, if the trial is to be pruned."""
-        if self._pruned or not 0 < max(self.curve, default=0) < self.epochs:
+        if self._pruned or not 0 < max(self.curve, default=0) < (self.epochs or math.inf):
             return False
         self._pruned = self.trial.optuna.should_prune()
         return self._pruned
@@ -257,7 +260,9 @@ class TrialJob(Job):
     def row(self, unit: str | None) -> JobRow:
         """Return its row in the display; `unit` as in `SweepJobs`."""
         last = self.curve.get(max(self.curve, default=0))
-        epoch = f"{min(len(self.curve) + 1, self.epochs)} of {self.epochs}"
+        epoch = str(len(self.curve) + 1)
+        if self.epochs is not None:
+            epoch = f"{min(len(self.curve) + 1, self.epochs)} of {self.epochs}"
         value = MISSING if last is None else perplexity(last) if unit is None else figure(nats(last), unit)
         settings = (f"{name.rpartition('.')[2]} {_short(v)}" for name, v in self.trial.optuna.params.items())
         return JobRow((str(self.trial.number), epoch, value, ", ".join(settings)))

@@ -17,7 +17,7 @@ from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
-from backstory.models import Interpolation, Precision, Prediction, Tempered
+from backstory.models import Interpolation, Precision, Prediction
 from backstory.results.evaluation_record import PolicyRecord
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -37,10 +37,12 @@ def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
 
 def own_blend(prediction: Prediction) -> Interpolation:
     """Return the blend of a model with an auxiliary prediction, inside those of readers that wrap it."""
-    while isinstance(inner := prediction.parts().get("p"), Interpolation | Tempered):
-        prediction = inner
-    assert isinstance(prediction, Interpolation)
-    return prediction
+    blend, inside = None, prediction
+    while inside is not None:
+        blend = inside if isinstance(inside, Interpolation) else blend
+        inside = inside.parts().get("p")
+    assert blend is not None
+    return blend
 
 
 class GateStatistics(Metric):
