@@ -107,5 +107,11 @@ ODD = f"{TEXT} and an ünknown <|endoftext|> \x00 end\r\n\r".encode() + b"\xff\x
 def test_models_of_transformers(save: Callable[[Path], None], tmp_path: Path) -> None:
     save(tmp_path / "model")
     model = f"hf:{tmp_path / 'model'}"
-    for data, loading in ((ODD, {"batch_size": 4}), (b"", {}), (b"\n", {}), (ODD, {"window": 16})):
+    for data, loading in (
+        (ODD, {"batch_size": 4}),
+        (b"", {}),
+        (b"\n", {}),
+        (ODD, {"window": 16}),
+        (ODD, {"dtype": "float16"}),
+    ):
         assert decompress(compress(data, model, **loading).data, model) == data

@@ -176,6 +176,10 @@ def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     bs.evaluate(tiny_run, "ann saw\n", proof=file)
     with pytest.raises(UserError, match="is the proof of an evaluation, not a file; use `backstory verify`"):
         bs.decompress(file, tiny_run)
+    for damaged in (file.read_bytes()[:-2], file.read_bytes()[:-2] + b"no"):
+        with pytest.raises(UserError) as told:  # a flag of decompress is no advice
+            bs.verify(damaged, tiny_run)
+        assert "keep" not in str(told.value) and "get" in str(told.value)
     header, payload = unpack(file.read_bytes(), "it")
     moved = tmp_path / "moved"
     shutil.copytree(tiny_run, moved)

@@ -96,8 +96,7 @@ def before(position: int, reach: int | None, within: bool) -> list[int]:
 
 
 def tags_before(position: int, length: int) -> list[str]:
-    tags = corpus()[1].tolist()
-    return ["", *tags[:position]][-length:] if length > position else tags[position - length : position]
+    return corpus()[1].tolist()[position - length : position]
 
 
 def changed(record: dict[str, Any], context: list[int], tags: list[str], target: int, random: Any) -> list[int]:
@@ -123,7 +122,7 @@ def changed(record: dict[str, Any], context: list[int], tags: list[str], target:
             return [UNKNOWN] * len(far) + context[len(far) :]
         case "drop":
             begins = {"content": "NVJR", "function": "DI"}[record["words"]]
-            gone = [tags[i][:1] in begins and tags[i] != "" for i in far]
+            gone = [tags[i][:1] in begins for i in far]
             if record["control"]:
                 gone = random.permutation(np.array(gone, bool)).tolist()
             return [context[i] for i in far if not gone[i]] + context[len(far) :]
@@ -174,11 +173,12 @@ def brute_force(losses: Losses, answer: Answer, without: Answer, within: bool) -
             if record["method"] == "without-cache":
                 row.append(without(context, target))
                 continue
-            tags = tags_before(position, len(context))
-            if within and len(context) < record["context"]:
-                tags[0] = ""  # of the token that a document begins with
-            random = Drawn([SEED, zlib.crc32(record["name"].encode()), position])
-            row.append(answer(changed(dict(record), context, tags, target, random), target))
+            # The token that a document begins with stays where it is.
+            document = max(b for b in (0, 150, 420) if b <= position)
+            first = context[: within and position - record["context"] < document]
+            text, random = context[len(first) :], Drawn([SEED, zlib.crc32(record["name"].encode()), position])
+            tags = tags_before(position, len(text))
+            row.append(answer(first + changed(dict(record), text, tags, target, random), target))
         rows.append(row)
     return np.array(baseline), np.array(rows)
 

@@ -22,6 +22,7 @@ from backstory.context import (
 )
 from backstory.context.bootstrap import (
     BLOCK,
+    FEWEST_CLUSTERS,
     EffectiveContext,
     Interval,
     clusters_of,
@@ -242,6 +243,18 @@ def test_long_blocks_are_drawn_where_documents_are_unknown() -> None:
         effects = (noise[100:] - noise[:-100]) / 10
         hits += [abs(effects.mean()) <= alone(effects), holds(paired_interval(effects, seed, clusters))]
     assert hits[0] / trials < 0.4 and hits[1] / trials >= 0.85
+
+
+def test_blocks_are_of_what_is_left_behind_the_first_contexts() -> None:
+    """The first targets of a short text come late: there are enough blocks of those that are there."""
+    for tokens, first in ((3_000, 1_000), (4_400, 1_000), (7_000, 4_000)):
+        assert len(np.unique(clusters_of(np.arange(first, tokens), tokens=tokens))) >= FEWEST_CLUSTERS
+
+
+def test_few_clusters_are_drawn_as_wholes_too() -> None:
+    values, clusters = np.repeat([0.0, 1.0, 2.0], 30)[:, None], np.repeat([0, 1, 2], 30)
+    wide, narrow = resampled_means(values, 0, clusters=clusters).std(), resampled_means(values, 0).std()
+    assert wide > 3 * narrow
 
 
 def test_clusters_are_drawn_as_wholes() -> None:

@@ -12,6 +12,7 @@ from tiers import several
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings
 from backstory.evaluation import read
+from backstory.models import Precision
 from backstory.readers import Reader, StaticReader
 from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts
 from backstory.readers.logistic import EDGES
@@ -24,9 +25,9 @@ FIRST = 3
 CONTEXTS = ("none", "entropy", "length")
 
 
-def stack(exclusion: bool = False) -> Reader:
+def stack(exclusion: bool = False, precision: Precision | None = None) -> Reader:
     ngrams, counted = NgramSettings(order=3, weight=0.4), PPMSettings(order=2, weight=0.3, exclusion=exclusion)
-    cache = NeuralCache(StaticReader(lstm()), CacheSettings(window=9, weight=0.2, confidence=0.3))
+    cache = NeuralCache(StaticReader(lstm(), precision), CacheSettings(window=9, weight=0.2, confidence=0.3))
     counts = ngram_counts_of(count_ngrams(text(300, seed=7), TYPES, 0, 3), ngrams)
     return CountingReader(CountingReader(cache, ngrams, counts), counted, ppm_counts(counted, TYPES))
 
@@ -87,6 +88,25 @@ def test_it_equals_a_plain_loop(length: int, step: float, context: str, lengths:
     read(reader, ids, FIRST, block=block, each=note)
     assert scores == pytest.approx(naive(ids, setting), rel=1e-3, abs=1e-4)
     torch.testing.assert_close(torch.cat(sums, 1), torch.ones(1, length, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_the_readers_inside_are_those_of_the_linear_mixture() -> None:
+    """The linear mixture is a factor of the product, and no reader of the stack: gains are of the readers."""
+    tokens = torch.from_numpy(text(8, 1)).long()[None]
+    inside = []
+    for setting in (logistic(0.1), MixtureSettings(0.02)):
+        reader = MixtureReader(stack(), setting)
+        reader.start(1)
+        inside.append(reader.predict(tokens).parts()["p"].log_probs())
+    assert torch.equal(*inside)
+
+
+@torch.no_grad()
+def test_probabilities_are_multiplied_in_float32_whatever_the_models_precision() -> None:
+    ids, narrow = text(50, 5), Precision(torch.bfloat16, "as asked")
+    readers = [MixtureReader(stack(precision=narrow), s) for s in (logistic(0.0), MixtureSettings(0.02, 1.0))]
+    product, linear = (read(reader, ids, FIRST).nats for reader in readers)
+    assert product == pytest.approx(linear, abs=1e-5)
 
 
 def test_without_steps_it_is_the_sum() -> None:

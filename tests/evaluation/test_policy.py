@@ -7,18 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_models import buffered, lstm
+from small_models import TYPES, buffered, lstm
 
 from backstory.config import RewardConfig, UserError
-from backstory.config.readers import CacheSettings
+from backstory.config.readers import CacheSettings, MixtureSettings, PPMSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.evaluation.generation import Sampling, generate_ids
 from backstory.evaluation.metrics.gate_statistics import CONSTANTS, TEMPERATURES, GateStatistics, own_blend
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Interpolation, Precision
-from backstory.readers import StaticReader
+from backstory.readers import Reader, StaticReader
+from backstory.readers.counting import CountingReader, ppm_counts
+from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.shuffled_buffer import ShuffledBuffer
+from backstory.readers.tempered import TemperedReader
 
 Stream = Callable[[int], np.ndarray]
 EXACT = Precision(torch.float32, "")
@@ -104,6 +107,24 @@ def test_the_models_own_blend_is_found_inside_a_cache(stream: Stream) -> None:
     reader.start(1)
     prediction = reader.predict(tokens[None])
     assert own_blend(prediction) is prediction.p and isinstance(prediction.p, Interpolation)
+
+
+@pytest.mark.parametrize(
+    ("domain", "outer"), [("linear", "cache"), ("linear", "none"), ("logistic", "tempered"), ("logistic", "none")]
+)
+def test_the_models_own_blend_is_found_inside_mixtures(domain: str, outer: str, stream: Stream) -> None:
+    settings = PPMSettings(order=2)
+    counted = CountingReader(StaticReader(buffered()), settings, ppm_counts(settings, TYPES))
+    reader: Reader = MixtureReader(counted, MixtureSettings(domain=domain))  # type: ignore[arg-type]
+    if outer != "none":
+        reader = (
+            NeuralCache(reader, CacheSettings()) if outer == "cache" else TemperedReader(reader, TemperedSettings())
+        )
+    ids = stream(20)
+    inside, alone = GateStatistics(EXACT), GateStatistics(EXACT)
+    read(reader, ids, 0, each=lambda *scored: inside.update(ScoredBlock(*scored)))
+    read(StaticReader(buffered()), ids, 0, each=lambda *scored: alone.update(ScoredBlock(*scored)))
+    assert inside.result() == alone.result()
 
 
 # --- a foreign buffer ---

@@ -37,6 +37,13 @@ def refereed(predictor: Any, ids: np.ndarray, **options: Any) -> RefereeFigures:
     return bs.referee(predictor, ids, **{"types": TYPES, "seed": 1, **options}).figures
 
 
+def test_a_reader_is_refereed_in_its_own_blocks() -> None:
+    reader, ids = StaticReader(lstm()), np.random.default_rng(0).integers(0, MODEL_TYPES, 60)
+    reader.block = 4
+    assert bs.referee(reader, ids, types=MODEL_TYPES).figures.block == 4
+    assert bs.referee(reader, ids, types=MODEL_TYPES, block=5).figures.block == 5
+
+
 # --- cheats ---
 
 

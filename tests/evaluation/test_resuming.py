@@ -202,6 +202,17 @@ def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
     assert contents(tiny_run) == hashes
 
 
+def test_what_readers_say_of_themselves_is_that_of_the_text_they_read(
+    tiny_run: Path, text: Path, tmp_path: Path
+) -> None:
+    """Also where the evaluation was stopped in the static reading that follows for comparison."""
+    reader, out = ("learning", "cache", "mixture"), tmp_path / "out"
+    plain = bs.evaluate(tiny_run, text=text, reader=reader, out=tmp_path / "plain").figures
+    assert plain.readers is not None and plain.readers[-1]["weights"] != [0.5, 0.5]
+    assert stopped(tiny_run, text, out, after=plain.tokens + 300, reader=reader)
+    assert bs.evaluate(tiny_run, text=text, reader=reader, out=out, resume=True).figures == plain
+
+
 def stopped_split(run: Path, split: str, out: Path, stop_at: int, **options: Any) -> bool:
     def stop(done: int, total: int) -> None:
         if done >= stop_at:

@@ -142,11 +142,33 @@ def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
             total -= torch.log_softmax(logits.double(), -1)[target].item()
     result = bs.evaluate(f"hf:{folder}", text=short, window=20, stride=5)
     assert result.figures.nats_per_token == pytest.approx(total / len(ids), abs=1e-5)
-    assert result.figures.window == 20 and result.figures.audit.passed
+    assert (result.figures.window, result.figures.window_keeps) == (20, 15) and result.figures.audit.passed
     assert result.provenance.config["read"] == {"way": "blocks", "maximum_length": 20, "stride": 5}
     for given, message in (({"window": 65}, "use window=64 or less"), ({"stride": 65}, "stride=65 would skip")):
         with pytest.raises(UserError, match=message):
             bs.evaluate(f"hf:{folder}", text=short, **given)
+
+
+def test_a_reading_with_another_window_or_stride_is_not_taken_up(folder: Path, text: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > 300:
+            raise KeyboardInterrupt
+
+    first = {"window": 16, "stride": 4, "out": tmp_path / "out"}
+    with pytest.raises(KeyboardInterrupt):
+        bs.evaluate(f"hf:{folder}", text=text, **first, save_every=1e-9, progress=stop)
+    for other in ({"stride": 16}, {"window": 20}):
+        with pytest.raises(UserError, match=r"was saved with the window 16 \(12 kept\), not"):
+            bs.evaluate(f"hf:{folder}", text=text, **{**first, **other}, resume=True)
+
+
+@pytest.mark.filterwarnings("ignore:hf.roberta cannot be read on from its cache")
+def test_positions_begin_behind_the_padding(text: Path, tmp_path: Path) -> None:
+    """RoBERTa's numbers do: of 66 it has 64 to give."""
+    changes = {"intermediate_size": 32, "max_position_embeddings": 66, "pad_token_id": 1, "is_decoder": True}
+    foreign.saved(tmp_path / "roberta", "Roberta", TEXT, **changes)
+    figures = bs.evaluate(f"hf:{tmp_path / 'roberta'}", text=text).figures
+    assert figures.window == 64 and figures.audit.passed
 
 
 def test_a_device_map_reads_the_same(folder: Path, text: Path) -> None:
@@ -491,6 +513,11 @@ def test_a_tokenizer_that_loses_words_is_refused(
     text = tmp_path / "text.txt"
     text.write_text("the cat sat")
     assert "does not fit this text, as it reads 'sat' as '[UNK]'" in mistake(capsys, "evaluate", f"hf:{broken}", text)
+    corpus = tmp_path / "corpus"  # whose first split has nothing but known words
+    corpus.mkdir()
+    for split, words in (("train", "the cat"), ("valid", "cat the"), ("test", "the cat sat")):
+        (corpus / f"{split}.txt").write_text(words)
+    assert "as it reads 'sat' as '[UNK]'" in mistake(capsys, "evaluate", f"hf:{broken}", "--corpus", corpus)
     text.write_text("the cat the")
     assert main(["evaluate", f"hf:{broken}", str(text)]) == 0
 

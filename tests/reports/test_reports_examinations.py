@@ -210,6 +210,27 @@ def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any
     assert rows[0][1] == SAID
 
 
+def test_a_longest_context_that_seems_better_than_all_is_not_decided(folder: Any) -> None:
+    """It is by chance, or for want of targets; that more context still gains is not known either."""
+    made = [condition("truncate-20", -0.03, 300, method="truncate", context=20) | {"low": -0.16, "high": 0.09}]
+    found = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": False}
+    figures = examination("truncate", made, effective_context=found) | {"maximum_context": 20}
+    said = "effective context not decided: no better with 300 than with 20 tokens"
+    runs = read(folder({"truncate": figures}))
+    assert runs.results[0].figures.context_in_words() == said
+    page = re.sub(r"\s+", " ", render([folder({"truncate": figures}, place="page")], BESIDE))
+    assert f"demo: {said}" in page and "still gains" not in page and "more than 20 tokens" not in page
+
+
+def test_what_was_not_examined_by_class_says_so(folder: Any) -> None:
+    made = [condition("drop-distant", 0.1, 300, method="drop-distant", boundary=50, context=100)]
+    found = examined_models([read(folder({"drop-distant": examination("drop-distant", made)}))])[0]
+    assert (
+        sentences.copied(found, BESIDE)
+        == "Perplexity of words by where they came before: examine again with --by class."
+    )
+
+
 def test_an_older_effective_context_that_is_another_now_has_no_interval(folder: Any) -> None:
     """100 tokens were within a percent, 150 were not, and from 200 on all are."""
     effects = {50: 0.1, 100: 0.005, 150: 0.02, 200: 0.0}

@@ -42,6 +42,14 @@ def test_a_memory_is_compared_with_the_run_trained_alike_without_it(trained: Any
     assert [row[2] for row in gains_table(group).rows[1:]] == ["–", "–"]  # what lacks a memory has nothing to gain
 
 
+def test_a_reading_in_another_precision_is_no_control(trained: Any) -> None:
+    run = trained("one", NONE, static=100.0, cache=80.0)
+    reading = trained("another", NONE, static=99.0).results[-1]
+    narrow = replace(reading, provenance=replace(reading.provenance, precision="float32"))
+    (group,) = groups([replace(run, results=(*run.results, narrow))])
+    assert [row[4] for row in gains_table(group).rows] == ["100.0", "–"]
+
+
 @pytest.mark.parametrize("change", [{"epochs": 3}, {"seed": 2}])
 def test_a_run_trained_otherwise_is_no_control(change: dict[str, int], trained: Any) -> None:
     said = headline([trained("longer", NONE, static=100.0, **change), trained("buffer", BUFFER, static=60.0)])

@@ -74,14 +74,15 @@ class EffectiveContext:
 def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, tokens: int | None = None) -> np.ndarray:
     """Return the cluster (N,) of each position (N,) in a text: its document, or its block if documents are unknown or few.
 
-    `documents` (D,) holds where each begins. A block has `BLOCK` tokens, or an eighth of a text that is shorter than eight.
+    `documents` (D,) holds where each begins. A block has `BLOCK` tokens, or an eighth of the text from the first position on
+    where that is shorter than eight.
     """
     if documents is not None:
         within = np.searchsorted(documents, positions, "right")
         if len(np.unique(within)) >= FEWEST_CLUSTERS:
             return within
-    longest = int(positions.max()) + 1 if tokens is None else tokens
-    return positions // max(1, min(BLOCK, longest // FEWEST_CLUSTERS))
+    span = (int(positions.max()) + 1 if tokens is None else tokens) - int(positions.min())
+    return positions // max(1, min(BLOCK, span // FEWEST_CLUSTERS))
 
 
 def resampled_means(
@@ -89,11 +90,10 @@ def resampled_means(
 ) -> np.ndarray:
     """Return bootstrap means over targets: values (N, C) -> (resamples, C), the same resample for all C conditions.
 
-    With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if there are too few
-    clusters.
+    With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if all are in one.
     """
     counts = None
-    if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) >= FEWEST_CLUSTERS:
+    if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) > 1:
         values, counts = summed(values, clusters), sizes
     return np.concatenate(list(_means(values, counts, seed, resamples)))
 

@@ -120,22 +120,17 @@ class Examination:
         return (np.maximum(first, self.beginnings[positions]) if self.within_documents else first), positions
 
     def begun(self, context: np.ndarray, position: int, reach: int) -> np.ndarray:
-        """Return the perturbed context of a target with `start` before it, where that is wanted and not there."""
-        if not self.start_token or (self.within_documents and position - reach < self.beginnings[position]):
-            return context
-        return np.concatenate([np.array([self.start], context.dtype), context])
+        """Return the perturbed context of a target with `start` before it, where that is wanted or its document begins."""
+        # The infinite context of a document begins with the start token too.
+        if self.start_token or (self.within_documents and position - reach < self.beginnings[position]):
+            return np.concatenate([np.array([self.start], context.dtype), context])
+        return context
 
     def before(self, position: int, reach: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the last `reach` tokens before a target, and their tags if the text is tagged."""
+        """Return the last `reach` tokens before a target, and their tags if the text is tagged: what is perturbed."""
         document = int(self.beginnings[position]) if self.within_documents else 0
-        begin, cut = max(position - reach, document), position - reach < document
-        context = np.asarray(self.ids[begin:position])
-        tags = None if self.tags is None else self.tags[begin:position]
-        if not cut:
-            return context, tags
-        # The infinite context of a document begins with the start token too.
-        first = np.array([self.start], context.dtype)
-        return np.concatenate([first, context]), None if tags is None else np.concatenate([[""], tags])
+        begin = max(position - reach, document)
+        return np.asarray(self.ids[begin:position]), None if self.tags is None else self.tags[begin:position]
 
 
 def check_length(tokens: int, maximum_context: int) -> None:

@@ -132,7 +132,8 @@ class AnnotatedText:
         if EXPERIMENTS[settings.experiment].tagged or any(SPLITS[by].needs == "tags" for by in settings.by):
             tags, source = tags_of(words, split, tagger, data_dir), tagged_by(words, split, tagger, data_dir)
         if folded is None:
-            unit, counts, unknown = vocabulary.tokenizer.unit, vocabulary.counts, vocabulary.unknown
+            unit, unknown = vocabulary.tokenizer.unit, vocabulary.unknown
+            counts = vocabulary.counts if vocabulary.counts.any() else None  # a foreign vocabulary has none
             return AnnotatedText(part.ids, vocabulary.start, unit, counts, unknown, part.documents, tags, source)
         spelled = words.splits[split].ids[folded.places]
         # Several words are spelled alike where their pieces differ: with the space before them, and without.

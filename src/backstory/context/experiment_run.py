@@ -236,7 +236,7 @@ class _Scoring:
                 context, tags = on.before(position, reach)
                 contexts.append(perturb(context, target, tags, random))
             pairs = zip(contexts, piece.tolist(), strict=True)
-            begun = [on.begun(context, position, reach) for context, position in pairs] if on.start_token else contexts
+            begun = [on.begun(context, position, reach) for context, position in pairs]
             scores = np.asarray(on.scorer.score(begun, targets))
             if scores.shape != targets.shape:
                 raise UserError(

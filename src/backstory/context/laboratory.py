@@ -28,7 +28,7 @@ from backstory.data import Dataset, unknown_share
 from backstory.data.tags import check_tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
 from backstory.evaluation.opening import EvalSetup, open_evaluation
-from backstory.models import LanguageModel, device_name
+from backstory.models import ComposedModel, LanguageModel, device_name
 from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
@@ -143,7 +143,7 @@ def examine_model(
         )
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model if isinstance(model, Reader) else None
     limit = None if reader is None else reader.model.capabilities.maximum_length
-    _check_window(name, limit, options.maximum_context + options.start_token)
+    _check_window(name, limit, options)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
         raise UserError("the experiment cache needs a reader whose outermost layer is a cache; give such a reader")
     if isinstance(corpus, Dataset):
@@ -157,7 +157,9 @@ def examine_model(
         text, split, types = AnnotatedText(ids, int(ids[0])), "ids", int(ids.max()) + 1
         described, training = {"name": "token ids"}, None
     if reader is not None:
-        _check_types(reader.model.vocabulary_size, types, exact=isinstance(corpus, Dataset))
+        # The output layer of a foreign model may be larger than its tokenizer.
+        exact = isinstance(corpus, Dataset) and isinstance(reader.model, ComposedModel)
+        _check_types(reader.model.vocabulary_size, types, exact)
     scorer = cast(Scorer, model) if reader is None else ReaderScorer(reader, _bytes(options.memory))
     text, on = _examination(text, reader, scorer, options, training, limit)
     layers = None if reader is None else _layers(reader)
@@ -272,7 +274,7 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     """
     dataset, split, run = setup.dataset, setup.split, setup.run
     limit = run.model.capabilities.maximum_length
-    _check_window(run.name, limit, options.maximum_context + options.start_token)
+    _check_window(run.name, limit, options)
     training = None
     if options.experiment == "replace":  # a text of one's own comes without a training text
         training = (
@@ -365,12 +367,14 @@ def _checked(options: ExamineOptions) -> ExamineOptions:
     return options
 
 
-def _check_window(name: str, limit: int | None, maximum_context: int) -> None:
-    """Raise UserError if contexts are to be longer than the texts that a model reads."""
-    if limit is not None and maximum_context > limit:
+def _check_window(name: str, limit: int | None, options: ExamineOptions) -> None:
+    """Raise UserError if contexts, with the start token before them if it is wanted, are longer than a model reads."""
+    longest = options.maximum_context + options.start_token
+    if limit is not None and longest > limit:
+        before = ", the start token among them" if options.start_token else ""
         raise UserError(
-            f"{name} reads at most {limit:,} tokens, so no context can have {maximum_context:,}; use "
-            f"--maximum-context {limit}"
+            f"{name} reads at most {limit:,} tokens, so no context can have {longest:,}{before}; use --maximum-context "
+            f"{limit - options.start_token}"
         )
 
 

@@ -296,7 +296,7 @@ class HuggingFaceModel(LanguageModel):
         """Read in this way from now on, and declare the capabilities that follow from it."""
         self.way, self.layout, self.row_by_row = way, layout, row_by_row
         self.grows = layout is None or all(0 in leaf.shape for leaf in layout.leaves.values())
-        length = longest(self.causal.config)
+        length = longest(self.causal)
         recurrent = layout is not None and not layout.grows
         # For a model without a window, the longest text is the most that it reads at once.
         self.most = length if recurrent else None
@@ -409,11 +409,20 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor if isinstance(tensor, nn.Parameter) else tensor.clone()
 
 
-def longest(config: Any) -> int | None:
-    """Return the longest text that the settings of a model allow; None if they do not say."""
+def longest(causal: nn.Module) -> int | None:
+    """Return the longest text that the settings of a model allow; None if they do not say.
+
+    Models like RoBERTa number their positions from behind the padding's, and have as many fewer.
+    """
+    config: Any = causal.config
     decoder = config.get_text_config(decoder=True)
     lengths = (getattr(decoder, name, None) for name in LONGEST)
-    return next((int(n) for n in lengths if isinstance(n, int) and n > 0), None)
+    length = next((int(n) for n in lengths if isinstance(n, int) and n > 0), None)
+    if length is None:
+        return None
+    positions = (m for name, m in causal.named_modules() if "position" in name and isinstance(m, nn.Embedding))
+    padded = (m.padding_idx + 1 for m in positions if m.padding_idx is not None and m.num_embeddings == length)
+    return length - max(padded, default=0)
 
 
 def _parent(causal: nn.Module, layer: nn.Module) -> tuple[nn.Module, str]:

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -27,7 +27,7 @@ from backstory.config.options import LoadOptions
 from backstory.config.recipes import check_source_exists, merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic, parts
+from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, need, weight_files
 from backstory.interop.hf_model import HuggingFaceModel
@@ -49,12 +49,11 @@ class FittingPieces(Pieces):
     White space, and ways to write the same character (NFKC), may differ.
     """
 
-    def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
-        """Yield the pieces of a text that comes in blocks cut anywhere. Raises UserError if they do not give it back."""
-        for part in parts(blocks):
-            encoding = self.encode(part)
-            self._check(part, self.decode(encoding.ids))
-            yield encoding.tokens
+    def encode(self, text: str) -> Any:
+        """Return the encoding of a text. Raises UserError if its pieces do not give it back."""
+        encoding = super().encode(text)
+        self._check(text, self.decode(encoding.ids))
+        return encoding
 
     def _check(self, text: str, back: str) -> None:
         if _written(text) == _written(back):

@@ -59,7 +59,7 @@ def _text(causal: nn.Module) -> Tensor:
     """Return random tokens (2, T)."""
     layers = causal.get_output_embeddings(), causal.get_input_embeddings()  # type: ignore[operator]
     types = min(layer.weight.shape[0] for layer in layers)
-    length = min(LENGTH, longest(causal.config) or LENGTH)
+    length = min(LENGTH, longest(causal) or LENGTH)
     device = next(causal.parameters()).device
     return torch.randint(types, (2, length), generator=torch.Generator().manual_seed(0)).to(device)
 

@@ -77,7 +77,7 @@ def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader)
     can = run.model.capabilities
     return {
         "model": run.weights_hash,
-        **({"window": [can.maximum_length, can.keeps]} if can.slides else {}),
+        **({"window": f"{can.maximum_length} ({can.keeps} kept)"} if can.slides else {}),
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],

@@ -114,7 +114,7 @@ def summary(run: RunResults) -> str:
     alike = [r for r in truncations if r.figures.read_by == (best.figures.reader if best else "static")]
     f = (alike or list(truncations))[-1].figures
     words = f.context_in_words()
-    if f.effective_context.best is not None:
+    if f.effective_context.best is not None or f.undecided():
         return f"{main}; {words}." if main else f"{run.name}: {words}."
     about = "" if f.effective_context.context is None else "about "
     of_context = words.replace(" (95", " of context (95") if "(" in words else f"{words} of context"
@@ -184,7 +184,8 @@ def reproduced(result: Result[ReproductionFigures]) -> str:
     parts = [f"{result.name}: {count(f.finished)} of {count(f.planned)} {plural('run', f.planned)} finished"]
     if f.failed:
         parts.append(f"{count(f.failed)} failed")
-    claims = [claim.verdict for claim in f.claims if claim.low is not None]
+    # A claim whose comparison is confounded has an interval, and is not judged.
+    claims = [claim.verdict for claim in f.claims if claim.low is not None and not claim.confounded]
     findings = [finding.verdict for finding in f.findings if finding.verdict in ("yes", "no", "not decided")]
     for verdicts, noun, more in (
         (claims, "claim", "with several seeds"),
@@ -255,7 +256,7 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
     parts = []
     for name, result in examinations:
         f, context = result.figures, result.figures.effective_context
-        if context.best is not None:
+        if context.best is not None or f.undecided():
             parts.append(f"{name}: {f.context_in_words()}")
             continue
         threshold, first = f"{context.threshold_percent:g}%", f.conditions[0]

@@ -431,7 +431,17 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
     def context_in_words(self, group: "TruncationGroup | None" = None) -> str:
         """Return the effective context, of all targets or of a group, in words."""
         of = group or self
+        if self.undecided(group):
+            longest = f"{count(self.maximum_context)} {plural(self.counted_in, self.maximum_context)}"
+            full = "all" if of.baseline.context is None else count(of.baseline.context)
+            return f"effective context not decided: no better with {full} than with {longest}"
         return of.effective_context.in_words(self.maximum_context, self.counted_in, of.baseline.context)
+
+    def undecided(self, group: "TruncationGroup | None" = None) -> bool:
+        """Return True if the longest context seems better than the full one, but for chance: neither is known to be enough."""
+        of = group or self
+        context, last = of.effective_context, of.conditions[-1]
+        return context.context is None and context.best is None and last.effect < 0
 
     def present(self) -> Self:
         threshold = self.effective_context.threshold_percent

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from backstory.config import plural
 from backstory.results.common import AuditRecord, Figures
 from backstory.results.validation import Count, CountFrom1, Json, Name, Number, Record, in_range
 
@@ -30,7 +31,7 @@ class ViolationRecord(Record):
     def in_words(self) -> str:
         """Return it in one sentence: `at token 512: ... (and at 3 more)`."""
         place = "" if self.token is None else f"at token {self.token:,}: "
-        more = f" (and {self.times - 1:,} more times)" if self.times > 1 else ""
+        more = f" (and {self.times - 1:,} more {plural('time', self.times - 1)})" if self.times > 1 else ""
         return f"{place}{self.evidence}{more}"
 
 

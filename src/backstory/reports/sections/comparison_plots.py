@@ -198,7 +198,7 @@ def _caption(figures: ComparisonFigures, measure: Measure) -> str:
         else "perplexity (of the block with the other reader, minus with this one)"
     )
     smooth = figures.smooth
-    line = f" Line: mean over {count(smooth)} blocks, within a document." if smooth else ""
+    line = f" Line: mean over {count(smooth)} {plural('block', smooth)}, within a document." if smooth else ""
     beyond = 0
     for pair in figures.comparisons:
         blocks = pair.blocks if measure == "nats" else pair.perplexity_blocks

@@ -183,9 +183,11 @@ def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
     needed, hurt = [], []
     for name, group in groups.items():
         if examined.truncation and isinstance(group, TruncationGroup):
-            words = examined.truncation.figures.context_in_words(group)
+            figures = examined.truncation.figures
+            words = figures.context_in_words(group)
             part = f"{name} ({percent(100 * group.share)} of the targets) {words}"
-            (needed if group.effective_context.best is None else hurt).append(part)
+            is_known = group.effective_context.best is None and not figures.undecided(group)
+            (needed if is_known else hurt).append(part)
     return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *hurt])
 
 
@@ -279,6 +281,8 @@ def copied(examined: Examinations, published: Published | None) -> str:
         parts = [f"{raised(target)} without the word itself"] if target else []
         parts += [f"{raised(distant)} without the distant context"] if distant else []
         costs += [f"{title} {' and '.join(parts)}"] if parts else []
+    if not costs:
+        return "Perplexity of words by where they came before: examine again with --by class."
     experiments = [name for name in ("drop-target", "drop-distant") if name in examined.results]
     names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
     both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
@@ -294,6 +298,8 @@ def replaced(examined: Examinations, published: Published | None) -> str:
         conditions = [(examined.in_class("replace-target", group, replacement=kind), words) for kind, words in pairs]
         parts = [f"{raised(c)} {words}" for c, words in conditions if c]
         costs += [f"{CLASSES[group]} {' and '.join(parts)}"] if parts else []
+    if not costs:
+        return "Perplexity of words whose earlier occurrences are replaced: examine again with --by class."
     return _joined(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
                    _printed(published, "4b", examined.corpus, ["replace-target-near"],
                             "near up to +{}%, far next to nothing"))  # fmt: skip

@@ -102,7 +102,8 @@ def _groups(runs: Sequence[RunResults]) -> list[list[Contender]]:
             # Most tokens of a synthetic task are random, and the answers are its score.
             if result.stale or audit_word(f.audit) != "audited" or f.answers or not result.corpus.fingerprint:
                 continue
-            key = (*text_and_unit(result), f.split, f.tokens, f.batch_size, f.after, f.lengths, f.lines, str(f.options))
+            key = (*text_and_unit(result), f.split, f.tokens, f.batch_size, f.after, f.lengths, f.lines, str(f.options),
+                   f.addressing, result.provenance.precision)  # fmt: skip
             groups.setdefault(key, []).append(Contender(run, result))
     alike = [sorted(group, key=lambda r: r.figures.nats_per_token) for group in groups.values()]
     return [group for group in alike if len(group) > 1]
