@@ -65,11 +65,17 @@ def wrapped(kind: str, types: int = 17, **changes: Any) -> Any:
     return wrap(causal(kind, types, **changes), kind)
 
 
-def saved(folder: Path, kind: str = "GPT2", text: str = "the cat sat on the mat. " * 40, **changes: Any) -> Any:
-    """A small model saved with a tokenizer of bytes and of frequent words of a text; the model."""
+def saved(
+    folder: Path,
+    kind: str = "GPT2",
+    text: str = "the cat sat on the mat. " * 40,
+    types: int | None = None,
+    **changes: Any,
+) -> Any:
+    """A small model saved with a tokenizer of bytes and of frequent words of a text; the model, which may know more types."""
     hf = pytest.importorskip("transformers", reason="needs the extra hf")
     tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_level(text, 320), eos_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
-    model = causal(kind, len(tokenizer), **changes)
+    model = causal(kind, types or len(tokenizer), **changes)
     model.save_pretrained(folder)
     return model

@@ -159,6 +159,21 @@ def test_a_demo_goes_on_from_any_training(
         assert not (home / "runs" / "demo").exists()
 
 
+def test_a_demo_in_this_folder_has_the_folders_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+
+    def trained(console: object, mode: Mode, *places: Path) -> None:
+        folders.extend(place.resolve().relative_to(home) for place in places)
+        raise Stopped("stopped", signal.SIGINT)
+
+    monkeypatch.setattr(demo, "_train", trained)
+    (home / "here" / "inner").mkdir(parents=True)
+    for folder, typed in ((home / "here", "."), (home / "here" / "inner", "..")):
+        monkeypatch.chdir(folder)
+        assert main.main(["demo", "--out", typed]) == 130
+        assert list(map(str, folders[-3:])) == ["here", "here-buffer", "here-longer"]
+
+
 def test_the_install_commands_name_what_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     installs = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("pip install")]

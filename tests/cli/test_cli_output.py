@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import SMALL
+from commands import SMALL, Command
 from runs import contents
 
 from backstory.cli.main import main
@@ -232,3 +232,9 @@ def test_a_signal_while_the_interpreter_closes_changes_nothing(desk: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "backstory: interrupted\n")
+
+
+def test_a_folder_that_is_no_run_and_is_named_as_a_recipe_stays_out_of_it(command: Command, desk: Path) -> None:
+    (desk / "demo").mkdir()
+    assert command("train", "demo", *SMALL, "--corpus", "good.txt").code == 0
+    assert (desk / "runs" / "demo" / "result.json").is_file() and not list((desk / "demo").iterdir())

@@ -157,6 +157,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ("evaluate run --reader dynamic:rule=sgd,moving=last:9", r"this model has \d+ layers?, so last:9 is too many"),
         ("evaluate run --reader dynamic --reader learned", r"both read with the model; choose one of them"),
         ("evaluate run --after train2", r"there is no split 'train2'"),
+        ("evaluate run --after valid --batch-size 9999", r"valid has [\d,]+ tokens but --batch-size is 9,999; use"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(

@@ -6,9 +6,11 @@ from typing import Any
 import foreign
 import pytest
 import torch
+from subwords import metaspace
 
 import backstory as bs
-from backstory.config import UserError
+from backstory.config import TextConfig, UserError
+from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.interop.in_memory import open_in_memory
 
@@ -43,6 +45,25 @@ def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair
     assert model.state_dict().keys() == weights.keys()
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert torch.equal(model.eval()(input_ids=ids).logits, before)
+
+
+def test_it_is_examined_on_text_that_was_prepared_with_its_own_tokenizer(tmp_path: Path) -> None:
+    """Its output layer may be larger than its tokenizer."""
+    foreign.saved(tmp_path / "padded", text=TEXT, n_positions=64, types=350)
+    (tmp_path / "cats.txt").write_text(TEXT * 3)
+    model, vocabulary = bs.load(f"hf:{tmp_path / 'padded'}")
+    dataset = prepare(TextConfig(str(tmp_path / "cats.txt")), vocabulary=vocabulary)
+    assert model.vocabulary_size == 350 > len(vocabulary)
+    assert bs.examine(model, dataset, targets=20, maximum_context=10).figures.targets == 20
+
+
+def test_pieces_that_were_never_counted_are_not_called_infrequent(tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers", reason="needs the extra hf")
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=metaspace(TEXT), unk_token="<unk>", eos_token="<unk>")
+    tokenizer.save_pretrained(tmp_path / "marked")
+    foreign.causal("GPT2", len(tokenizer), n_positions=64).save_pretrained(tmp_path / "marked")
+    figures = bs.examine(f"hf:{tmp_path / 'marked'}", text=TEXT, targets=20, maximum_context=10).figures
+    assert figures.groups == ()
 
 
 def _nats(result: Any) -> float:
