@@ -1,4 +1,4 @@
-r"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
+"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
 
     python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts PART ...] --out results/benchmark-counting.json
 
@@ -10,7 +10,7 @@ the file.
 
 The runs of results/benchmark-counting.json, with seeds 1, 2 and 3:
 
-    backstory train demo --seed 1 --epochs 3 --model.head.sampled 0 --model.embedding.initialisation random \
+    backstory train demo --seed 1 --epochs 3 --model.head.sampled 0 --model.embedding.initialisation random \\
         --model.embedding.initial 0.1 --training.schedule step --training.decay-epochs 2 --training.decay-factor 0.3
 """
 
@@ -41,6 +41,7 @@ from backstory.readers.adaptive_counts import CountedText, Smoothing
 from backstory.readers.counting import Counts, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.readers.registry import parse_stack
+from backstory.runs.run import open_run
 from backstory.storage.provenance import commit
 from backstory.tuning.preparation import tune_reader
 
@@ -60,6 +61,9 @@ TRIED = [PPMSettings(order, "d", discount) for order, discount in ((5, 0.8), (5,
 LAYERS = ("cache:window=2000", "ngram", "ppm:order=3,discount=0.8", "mixture")
 """Around the model, the innermost first. What is not typed is tuned, layer by layer."""
 PRODUCT = (*LAYERS[:-1], "mixture:domain=logistic")
+MIXTURE_GRID = ("share=0.0005,0.002,0.01,0.05,0.1,0.2,0.4", "rate=0.05,0.1,0.25,0.5,1")
+PRODUCT_GRID = ("share=0.02,0.1,0.4", "rate=0.03,0.1,0.3", "step=0.0001,0.0003,0.001,0.003")
+"""Wider than those of `backstory reader tune`."""
 
 
 def scores(counts: Counts, ids: np.ndarray, start: int) -> np.ndarray:
@@ -221,22 +225,25 @@ def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             place = Path(shutil.copytree(run, Path(folder) / run.name))
-            for depth in range(1, len(LAYERS) + 1):
+            for depth in range(1, len(LAYERS)):
                 tune_reader(place, parse_stack(LAYERS[:depth]), "valid", 20_000)
+            edges = tune_reader(place, parse_stack(LAYERS), "valid", 20_000, MIXTURE_GRID)[1].at_edge
             figures = bs.evaluate(place, split="test", reader=LAYERS).figures
             layers = {gain.name: math.exp(gain.nats_per_token) for gain in figures.gains or ()}
             audited = figures.audit is not None and figures.audit.passed
-            tune_reader(place, parse_stack(PRODUCT), "valid", 5000)
+            product_edges = tune_reader(place, parse_stack(PRODUCT), "valid", 5000, PRODUCT_GRID)[1].at_edge
             product = bs.evaluate(place, split="test", reader=PRODUCT).figures
             layers["logistic"] = math.exp(product.nats_per_token)
             audited = audited and product.audit is not None and product.audit.passed
             training = json.loads((run / "result.json").read_text())["figures"]
             row = {
                 "run": run.name,
+                "corpus": open_run(run).config.text.corpus,
                 "test": layers,
                 "audit": audited,
                 "readers": list(figures.readers or ()),
                 "logistic": list(product.readers or ())[-1],
+                "at_edge": {"mixture": edges, "logistic": product_edges},
             }
             rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens})
             print(rows[-1], flush=True)

@@ -49,6 +49,7 @@ from backstory.results import (
     TrainingFigures,
 )
 from backstory.results.evaluation_record import EpochRecord
+from backstory.results.run_listing import reported_runs
 from backstory.runs.run import Run, is_elsewhere, open_run
 from backstory.runs.run_folder import Mode
 from backstory.training import fit
@@ -140,7 +141,7 @@ def train(
     if out is None:
         if name is None:
             raise UserError("a RunConfig has no name to call the run by; give out=FOLDER")
-        out = name if name.is_dir() else Path("runs") / name.stem
+        out = name if (name / recipes.CONFIG).exists() else Path("runs") / name.stem
     return fit.train(
         config,
         out,
@@ -394,7 +395,9 @@ def examine(
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")
-        own = _path_or_none(corpus) if text is None else Path(str(text))
+        if corpus is not None and text is not None:
+            raise UserError("corpus and text exclude each other; give one of them")
+        own = _path_or_none(corpus) if text is None else _text(text)
         return examine_runs(model, _examine_options(experiment, options), text=own, **process)
     if isinstance(model, str | Path | Run) or (isinstance(model, nn.Module) and not isinstance(model, LanguageModel)):
         source, requested = _open(model, tokenizer, name), _text(text)
@@ -512,7 +515,7 @@ def report(
     """Write one self-contained page of the results in run folders.
 
     Args:
-        runs: The folder of a run, or of several.
+        runs: The folder of a run, a folder that holds several, or a list of these.
         out: The page. One of ours that is there is replaced.
         overwrite: Replace any other file too.
         figures: A folder for every figure, as PDF, SVG and PNG.
@@ -523,7 +526,7 @@ def report(
         >>> bs.report(["runs/a", "runs/b"], "report.html")
     """
     folders = [runs] if isinstance(runs, str | Path) else runs
-    write([Path(run) for run in folders], Path(out), overwrite, published_examinations(),
+    write(reported_runs(map(Path, folders)), Path(out), overwrite, published_examinations(),
           None if figures is None else Path(figures))  # fmt: skip
 
 
@@ -561,7 +564,12 @@ def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
         return Path(text)
     if "\n" not in text and _FILE_NAME.search(text):
         raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
-    return _Text(text.encode())
+    try:
+        return _Text(text.encode())
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the text holds a lone surrogate (character {error.start:,}); correct it or remove it"
+        ) from None
 
 
 def _refuse_name(text: object) -> None:
@@ -597,13 +605,19 @@ def _examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOpti
     return ExamineOptions.of(experiment=experiment, **_plain(options))
 
 
+_IN_MEMORY = ("split", "batch_size", "audit_places", "audit_seed")
+"""Options of an audit that mean something for a model in memory."""
+
+
 def _audit_in_memory(
     model: Reader | LanguageModel, text: object, progress: Progress | None, options: Mapping[str, Any]
 ) -> AuditRecord:
     """Audit a reader, or the static reader of a model, on token ids or a split of a prepared corpus."""
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model
-    requested = EvalOptions.build(None, **options)
+    requested, usual = EvalOptions.build(None, **options), EvalOptions()
     requested.check()
+    if idle := next((n for n in options if n not in _IN_MEMORY and getattr(requested, n) != getattr(usual, n)), None):
+        raise UserError(f"{idle} works with runs only; leave it out, and give the reader itself to audit another")
     if isinstance(text, Dataset):
         check_name(requested.split, text.splits, "split")
         ids, start = text.splits[requested.split].ids, text.vocabulary.start

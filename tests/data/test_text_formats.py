@@ -187,6 +187,40 @@ def test_a_saved_dataset_with_its_splits(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": saved["train"], "test": saved["test"]}).save_to_disk(tmp_path / "two")
     with pytest.raises(UserError, match="has the splits train, test, and needs one for train, validation and test"):
         prepared(tmp_path / "two")
+    # Read as one text, it is the whole of it, like a file of the same records.
+    (whole,) = find_text(tmp_path / "one", TextReader()).sources["text"]
+    assert whole.documents is not None and len(whole.documents) == 100
+
+
+@pytest.mark.parametrize("suffix", fast_then_full(COMPRESSED, [".gz", ".zst"]))
+def test_what_is_compressed_may_be_utf_16_or_any_bytes(suffix: str, tmp_path: Path) -> None:
+    wide = (PLAIN * 400).encode("utf-16")  # more than a block of any of them
+    (tmp_path / f"a.txt{suffix}").write_bytes(COMPRESSED[suffix](wide))
+    assert text_of(prepared(tmp_path / f"a.txt{suffix}", tokenizer="characters")) == PLAIN * 400
+    odd = tmp_path / f"odd{suffix}"
+    odd.write_bytes(COMPRESSED[suffix](b"\xff\xfe\x00odd" * 900))
+    data = prepared(odd, tokenizer="bytes")
+    assert sum(len(data.splits[split].ids) for split in SPLITS) == 6 * 900
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    twice = arrow.Table.from_arrays([arrow.array(["a"]), arrow.array(["b"])], names=["text", "text"])
+    pyarrow.parquet.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a.parquet has several columns named 'text'; rename them"):
+        prepared(tmp_path / "a.parquet")
+
+
+def test_empty_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    """As in a package of Python: the first file is often empty, and would be all of the validation text."""
+    (tmp_path / "__init__.py").write_text("\n")
+    for name in "abcde":
+        (tmp_path / f"{name}.py").write_text("the cat sat on the mat\n" * 20)
+    data = prepared(tmp_path)
+    assert "left out 1 file without text (an empty file: 1)" in data.provenance
+    assert all(len(data.splits[split].ids) > 20 for split in SPLITS)
 
 
 def test_a_folder_with_splits_in_parts(tmp_path: Path) -> None:

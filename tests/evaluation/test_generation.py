@@ -14,8 +14,8 @@ from small_models import TYPES
 from torch import Tensor
 
 import backstory as bs
-from backstory.config import MixtureConfig, UserError
-from backstory.data import Vocabulary, build, tokenizer
+from backstory.config import AlgorithmConfig, MixtureConfig, TextConfig, UserError
+from backstory.data import Vocabulary, build, prepare, tokenizer
 from backstory.evaluation import Sampling, generate, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
 from backstory.models import ComposedModel, Interpolation, Prediction
@@ -23,6 +23,16 @@ from backstory.readers import StaticReader
 from backstory.reports import result_from
 
 GREEDY = Sampling(0.0)
+
+
+def test_a_prompt_needs_no_unknown_word() -> None:
+    """The vocabularies of tasks have none."""
+    words = prepare(
+        TextConfig("copy", algorithm=AlgorithmConfig(bits=3, longest=4, documents=20, held_out=9))
+    ).vocabulary
+    assert words.unknown is None
+    prompt = [words.words[i] for i in (words.start, 3, 4)]
+    assert words.tokens(encode_prompt(words, " ".join(prompt))) == prompt
 
 
 def take(ids: Iterator[int], count: int) -> list[int]:

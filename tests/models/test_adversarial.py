@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backstory.models import ComposedModel, MixtureOfSoftmaxes, Softmax
 from backstory.models.kernels.linear_log_prob import linear_log_prob
-from backstory.models.prediction import LARGEST_SHIFT, shifted, worst_shift
+from backstory.models.prediction import largest_shift, shifted, worst_shift
 
 Head = Softmax | MixtureOfSoftmaxes
 EPSILONS = [0.005, 0.028, 0.5, 1.0]
@@ -112,7 +112,18 @@ def test_nothing_in_the_ball_lowers_the_logit_further(seed: int, epsilon: float)
     assert ((weight[0] + inside) @ hidden >= logit + worst @ hidden - 1e-12).all()
 
 
-@given(st.floats(-700, -1e-9), st.floats(0, LARGEST_SHIFT))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_shift_is_right_where_the_target_is_certain(dtype: torch.dtype) -> None:
+    """There 1 - p is rounded off; the loss of the shift is not lost with it."""
+    hidden, weight = torch.full((1, 9), 4.0, dtype=dtype), torch.full((2, 9), 3.0, dtype=dtype)
+    shift = worst_shift(hidden, weight, torch.tensor([0]), 1.0)
+    assert shift.item() == pytest.approx(largest_shift(dtype)) and shift.dtype == dtype
+    log_prob = -torch.logspace(-18, 0, 50, dtype=torch.float64)
+    exact = log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift.double()))
+    torch.testing.assert_close(shifted(log_prob.to(dtype), shift).double(), exact, rtol=1e-4, atol=0.03)
+
+
+@given(st.floats(-700, -1e-9), st.floats(0, 32))
 def test_a_shift_divides_the_odds(log_prob: float, shift: float) -> None:
     actual = shifted(torch.tensor(log_prob, dtype=torch.float64), torch.tensor(shift, dtype=torch.float64)).item()
     expected = log_prob - math.log(math.exp(log_prob) - math.expm1(log_prob) * math.exp(shift))

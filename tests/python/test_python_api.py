@@ -1,6 +1,7 @@
 """The functions of `import backstory as bs`: names, texts and overrides in every form give what the command line gives."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_a_training_is_named_by_a_recipe_a_file_settings_or_its_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = {"model.core.hidden": 9, "model.embedding.size": 7, "training.epochs": 1, "training.schedule": "constant"}
+    (tmp_path / "demo").mkdir()  # a folder of one's own, which is no run
     named = bs.train("demo", corpus=tiny_corpus, overrides=small)
     assert named is not None and named.run == Path("runs/demo")
     config = bs.recipe(named.run)
@@ -77,8 +79,35 @@ def test_a_reader_in_memory_is_audited_on_ids_or_a_corpus(tiny_run: Path, tiny_d
     model, vocabulary = bs.load(tiny_run)
     ids = vocabulary.encode(TEXT)
     assert bs.audit(model, ids).passed and bs.audit(StaticReader(model), tiny_dataset, split="valid").passed
+    for idle in ({"reader": "cache"}, {"precision": "bfloat16"}, {"after": "train"}):
+        with pytest.raises(UserError, match=f"{next(iter(idle))} works with runs only"):
+            bs.audit(model, ids, **idle)
     cheat = bs.audit(PeeksAtNext(model), ids)
     assert not cheat.passed and cheat.checks is not None and not cheat.checks["causal"] and cheat.failures
+
+
+def test_a_report_on_a_folder_of_runs_is_on_each_of_them(tiny_run: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(tiny_run, tmp_path / "runs" / name)
+    bs.report(tmp_path / "runs", tmp_path / "page.html")
+    bs.report([tmp_path / "runs" / name for name in ("one", "two")], tmp_path / "both.html")
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "both.html").read_bytes()
+
+
+def test_several_models_are_examined_on_any_text(tiny_run: Path, tmp_path: Path) -> None:
+    one, other = (shutil.copytree(tiny_run, tmp_path / name) for name in ("one", "other"))
+    path, settings = tmp_path / "a.txt", {"targets": 20, "maximum_context": 10}
+    path.write_text(TEXT)
+    with path.open("rb") as file:
+        found = [bs.examine([one, other], text=text, **settings).figures for text in (path, TEXT, file)]
+    assert found[0].conditions == found[1].conditions == found[2].conditions
+    with pytest.raises(UserError, match="corpus and text exclude each other"):
+        bs.examine([one, other], path, text=path, **settings)
+
+
+def test_a_text_with_a_lone_surrogate_is_refused(tiny_run: Path) -> None:
+    with pytest.raises(UserError, match=r"the text holds a lone surrogate \(character 4\)"):
+        bs.evaluate(tiny_run, "the \udcff cat\n")
 
 
 def test_readers_are_compared_by_the_gain_of_their_scores(tiny_run: Path, tmp_path: Path) -> None:

@@ -78,7 +78,12 @@ def main(arguments: Sequence[str]) -> int:
         return _evaluate_all(args, runs)
     result = _evaluate(args, args.options(), runs[0])
     args.show(result, lambda: describe(result, args.single_corpus) if args.text is None else summary(result))
-    return 0
+    return _exit_code([result])
+
+
+def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
+    """Return 1 if an audit failed: the work was done, and its figures are none to quote."""
+    return int(any(result.figures.audit is not None and not result.figures.audit.passed for result in results))
 
 
 def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Result[EvaluationFigures]":
@@ -99,7 +104,7 @@ def _evaluate_corpora(args: EvaluateArguments, run: Path) -> int:
     with progress_bar(f"reading {len(args.corpus)} corpora") as progress:
         results = evaluate_corpora(run, args.corpus, args.options(), progress)
     args.show(results, lambda: corpora_table(results))
-    return 0
+    return _exit_code(results)
 
 
 def corpora_table(results: Sequence["Result[EvaluationFigures]"]) -> str:
@@ -156,7 +161,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
         print_json(results)
     if left_out:
         raise UserError(f"{left_out} of {len(runs)} runs in {args.run} could not be read; the others were")
-    return 0
+    return _exit_code(results)
 
 
 def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
@@ -170,7 +175,8 @@ def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
     moving = str(typed_settings(base).get("moving", "all"))
     moving = moving if moving.startswith("low-rank") else "all"
     corpus = args.corpus[0] if args.corpus else None
-    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": corpus}
+    how: Any = vars(args.load_options()) | {n: getattr(args, n) for n in ("data_dir", "field", "precision")}
+    how["corpus"] = corpus
     path, _ = collect(StatisticsArguments(run=run, moving=moving, **how))
     print(f"backstory: statistics of training gradients are in {path}", file=sys.stderr)
 

@@ -133,7 +133,7 @@ def tune(arguments: Sequence[str]) -> int:
     from backstory.tuning.preparation import progress_unit, search_record, tune_reader
 
     stack = parse_stack(args.reader or "dynamic")
-    fields = {name: getattr(args, name) for name in ("precision", "device", "data_dir", "corpus")}
+    fields = vars(args.load_options()) | {n: getattr(args, n) for n in ("precision", "data_dir", "corpus", "field")}
     with progress_bar(f"tuning {stack_name(stack)}", unit=progress_unit(stack, args.in_turn)) as progress:
         paths, tuned = tune_reader(
             args.run, stack, args.split, args.tokens, args.grid, progress, in_turn=args.in_turn, **fields

@@ -48,12 +48,11 @@ def main(arguments: Sequence[str]) -> int:
     announce(f"writing {args.out}", slow="numpy")
     from backstory.papers.paper import published_examinations
     from backstory.reports import write
-    from backstory.results.run_listing import runs_in
+    from backstory.results.run_listing import reported_runs
     from backstory.storage.provenance import RESULT
 
     folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
-    # A suite or a sweep has a result of its own, which is of its runs.
-    runs = [run for folder in folders for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
+    runs = reported_runs(folders)
     write(runs, args.out, args.overwrite, published_examinations(), args.figures)
     args.show({"page": str(args.out), "runs": list(map(str, runs))}, str(args.out))
     return 0

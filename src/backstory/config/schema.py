@@ -198,9 +198,9 @@ class RewardConfig:
 class GateConfig:
     """The gate between the two predictions: (lambda, 1 - lambda) = softmax(W_g h / T)."""
 
-    training_temperature: float = between(100.0, 0.0, above=True)
+    training_temperature: float = between(100.0, 1e-30)
     """T in the training loss; 1: no annealing."""
-    temperature: float = between(0.1, 0.0, above=True)
+    temperature: float = between(0.1, 1e-30)
     """T in evaluation."""
     rate: float = between(1.0, 0.0)
     """Factor of the learning rate for W_g; 0: W_g is not trained, and lambda stays near one half if T is 1 or more."""

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, ClassVar, Literal, TypeVar, Union
 
 import yaml
 
@@ -43,11 +43,20 @@ def probability(default: float | None) -> Any:
     return dataclasses.field(default=default, metadata={"range": (0.0, 0.999, False)})
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses a key given twice in one mapping, and references to other values.
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
-    Plain YAML would take the last of two keys, and a few lines of nested references would fill the memory.
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that refuses a key given twice in one mapping, and references to other values; numbers are decimal.
+
+    Plain YAML would take the last of two keys, a few lines of nested references would fill the memory, 010 would be 8, and
+    1:30 would be 90.
     """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -63,6 +72,14 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+    list("-+0123456789."),
+)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Examine trained runs, sets of runs that differ in their seed, and models at hand, and write the results."""
 
 import hashlib
+import io
 import sys
 import time
 import warnings
@@ -84,7 +85,7 @@ def examine_runs(
     runs: Sequence[Path | str],
     options: ExamineOptions | None = None,
     *,
-    text: Path | None = None,
+    text: Path | BinaryIO | None = None,
     ranks: ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> ExaminationResult:
@@ -110,12 +111,27 @@ def examine_runs(
         if progress is not None:
             progress(len(results) * total + done, len(runs) * total)
 
+    again = _reopened(text)
     for run in runs:
-        results.append(examine_run(run, replace(options, out=None), text=text, ranks=ranks, progress=report))
+        results.append(examine_run(run, replace(options, out=None), text=again(), ranks=ranks, progress=report))
     together = combine(results)
     if options.out is not None and first:
         together.save(options.out)
     return together
+
+
+def _reopened(text: Path | BinaryIO | None) -> Callable[[], Path | BinaryIO | None]:
+    """Return a function that gives a text once more for every run; a file that is open is read once."""
+    if text is None or isinstance(text, Path):
+        return lambda: text
+    content, name = text.read(), getattr(text, "name", "text")
+
+    def opened() -> BinaryIO:
+        file = io.BytesIO(content)
+        file.name = name  # by which results call it
+        return file
+
+    return opened
 
 
 @checked()

@@ -185,8 +185,9 @@ def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
         return []
     if vocabulary.tokenizer.unit != "word":
         return encode_split(vocabulary, prompt, "prompt").ids.tolist()
-    # These tokenizers end what they are given, so they are given a word more, which is taken off with its end.
-    return encode_split(vocabulary, f"{prompt} x", "prompt").ids[:-2].tolist()
+    # These tokenizers end what they are given, so they are given a known word more, which is taken off with its end.
+    known = "x" if vocabulary.unknown is not None else next(word for word in vocabulary.words if word.isalnum())
+    return encode_split(vocabulary, f"{prompt} {known}", "prompt").ids[:-2].tolist()
 
 
 @checked(seed=(-(2**63), 2**64 - 1), context=0, banned=0)

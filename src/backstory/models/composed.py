@@ -1,6 +1,7 @@
 """A language model composed of its parts: embedding -> core -> dual connection -> head -> auxiliary predictor."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,6 +59,8 @@ class ComposedModel(LanguageModel):
         super().__init__()
         self.embedding, self.core, self.dual, self.head, self.gated = embedding, core, dual, head, gated
         self.capabilities = core.capabilities
+        if gated is not None and isinstance(gated.auxiliary, SpanBuffer):  # which reaches farther than a core may
+            self.capabilities = replace(core.capabilities, maximum_length=None)
 
     @property
     def head_size(self) -> int:

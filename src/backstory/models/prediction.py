@@ -6,6 +6,7 @@ temperature. The adversarial shift of the softmax (Wang, Gong and Liu 2019) is h
 own output weights.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +19,6 @@ from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import CHUNK, ScoredTargets, linear_log_prob
 from backstory.models.state import check_device, check_ids
-
-LARGEST_SHIFT = 80.0
-"""Upper bound of an adversarial shift of a logit, in nats; the exponential of more overflows float32."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +307,11 @@ class Tempered(Prediction):
         return {"p": self.inner, "temperature": self.temperature}
 
 
+def largest_shift(dtype: torch.dtype) -> float:
+    """Return the largest shift after which p + (1 - p) e^s is still right to 2%, where 1 - p is rounded off: 12 in float32."""
+    return -math.log(torch.finfo(dtype).eps) - 4
+
+
 @torch.no_grad()
 def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> Tensor:
     """Return the loss of the target's logit w_y h under the worst change of w_y inside a ball of radius epsilon |w_y|.
@@ -319,11 +322,11 @@ def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float)
     wide, target_weight = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
     w_norm, h_norm = (torch.linalg.vector_norm(x, dim=-1, dtype=wide) for x in (target_weight, hidden))
     acute = (hidden * target_weight).sum(-1) > 0
-    return torch.where(acute, (epsilon * w_norm * h_norm).clamp(max=LARGEST_SHIFT), 0.0)
+    return torch.where(acute, (epsilon * w_norm * h_norm).clamp(max=largest_shift(wide)), 0.0)
 
 
 def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
-    """Return log p of the targets after their logits are lowered by `shift` (at most LARGEST_SHIFT); same shapes.
+    """Return log p of the targets after their logits are lowered by `shift` (at most `largest_shift`); same shapes.
 
     With p = e^z / (e^z + R) of the logit z and the other words' R, e^(z - s) / (e^(z - s) + R) = p / (p + (1 - p) e^s):
     the logit is not needed again, and the gradient goes through log p.

@@ -4,7 +4,7 @@ import datetime
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,11 @@ def run_folders(folder: Path) -> list[Path]:
 def runs_in(folder: Path) -> list[Path]:
     """Return the runs in a folder of runs; for any other path, that path."""
     return [folder] if is_run(folder) or not folder.is_dir() else run_folders(folder) or [folder]
+
+
+def reported_runs(folders: Iterable[Path]) -> list[Path]:
+    """Return the runs in folders of runs; a suite or a sweep has a result of its own, which is of its runs."""
+    return [run for folder in folders for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
 
 
 def is_run(folder: Path) -> bool:
@@ -198,4 +203,4 @@ def _relative(path: Path, folder: Path) -> str:
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """Return a key by which `seed10` comes after `seed9`."""
     parts = re.split(r"(\d+)", name)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part.lower()) for part in parts]
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part.lower()) for part in parts]

@@ -13,7 +13,7 @@ from backstory.config.errors import UserError, nearest, plural
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
 from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
-from backstory.data.corpora.unpacking import TextReader, is_plain, kind_of
+from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.storage.manifest import CHECKPOINTS
 
@@ -126,7 +126,7 @@ def find_text(path: Path, reader: TextReader) -> Corpus:
     if not path.is_dir():
         source = reader.source(path, path.name.split(".")[0])
         return Corpus(path.name, "regex", described(source, path.name, reader), {"text": [source]})
-    corpus = _dataset(path, reader) if saved_dataset.is_saved(path) else _folder(path, reader, whole=True)
+    corpus = (_dataset if saved_dataset.is_saved(path) else _folder)(path, reader, whole=True)
     if "text" in corpus.sources:
         return corpus
     return replace(
@@ -145,8 +145,8 @@ def _cut(source: Source) -> dict[str, list[Source]]:
     return {split: [part] for split, part in zip(SPLITS, text_files.cut(source), strict=True)}
 
 
-def _dataset(path: Path, reader: TextReader) -> Corpus:
-    """Open a folder that `save_to_disk` of the Hugging Face datasets wrote, with its splits."""
+def _dataset(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
+    """Open a folder that `save_to_disk` of the Hugging Face datasets wrote, with its splits; `whole` as for `_folder`."""
     name = path.resolve().name
     parts = saved_dataset.parts(path)
     named: dict[str, list[str]] = {}
@@ -157,11 +157,12 @@ def _dataset(path: Path, reader: TextReader) -> Corpus:
     def source(part: str) -> Source:
         return reader.unpacked(parts[part], Format(records=ARROW), part or name, path / part)
 
-    whole = next((part for part in parts if len(parts) == 1), None)
-    if whole is not None:
-        only = source(whole)
-        provenance = f"{described(only, f'the dataset {name}', reader)}, cut into 90, 5 and 5 percent"
-        return Corpus(name, "regex", provenance, _cut(only))
+    if len(parts) == 1:
+        only = source(next(iter(parts)))
+        provenance = described(only, f"the dataset {name}", reader)
+        if whole:
+            return Corpus(name, "regex", provenance, {"text": [only]})
+        return Corpus(name, "regex", f"{provenance}, cut into 90, 5 and 5 percent", _cut(only))
     for split in SPLITS:
         if len(named.get(split, [])) != 1:
             raise UserError(
@@ -177,11 +178,15 @@ def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     if (path / recipes.CONFIG).is_file() and (path / CHECKPOINTS).is_dir():
         raise UserError(f"{path} is a run, not a corpus; give a text, or the corpus that the run was trained on")
     files, skipped = _texts(path, reader)
-    name, left_out = path.resolve().name, _left_out(Counter(skipped.values()))
+    name, named = path.resolve().name, _named_splits(files, path) if files else None
+    if named is None:
+        # Dealt out, an empty file could be all there is of a split.
+        skipped |= {file: "an empty file" for file in files if is_blank(file)}
+        files = [file for file in files if file not in skipped]
+    left_out, names = _left_out(Counter(skipped.values())), _names(skipped, path)
     if not files:
         raise UserError(f"the folder {path} holds no files{left_out}; give a folder of text files")
-    names = _names(skipped, path)
-    if (named := _named_splits(files, path)) is not None:
+    if named is not None:
         sources = {split: [reader.source(file) for file in part] for split, part in named.items()}
         plain = all(source.documents is None for part in sources.values() for source in part)
         how = "files for train, valid and test" if plain else f"the field {reader.field} of its files as splits"

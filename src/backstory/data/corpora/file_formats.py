@@ -112,7 +112,8 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
     try:
         while block := rest or file.read(ZSTD_BLOCK):
             begun = True
-            yield frame.decompress(block)
+            if text := frame.decompress(block):  # nothing before the first block is complete
+                yield text
             rest = b""
             if frame.eof:
                 rest, frame, begun = frame.unused_data, context.decompressobj(), False
@@ -288,6 +289,8 @@ def _explained(arrow: Any, path: Path, kind: str) -> Iterator[None]:
 def _check_column(schema: "pyarrow.Schema", field: str, path: Path) -> None:
     if field not in schema.names:
         raise _no_field(field, schema.names, str(path))
+    if schema.names.count(field) > 1:
+        raise UserError(f"{path} has several columns named {field!r}; rename them, or name another with --text.field")
     kind = schema.field(field).type
     kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
     if str(kind) not in ("string", "large_string", "string_view"):

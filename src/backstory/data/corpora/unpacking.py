@@ -51,12 +51,14 @@ class TextReader:
         """Return the text of files that follow each other, from the cache if they were unpacked before."""
         name, total = name or paths[0], sum(size(path) for path in paths)
         field = self.field if form.records else None
+        as_is = self.as_is and not form.records
         content = [FORMAT, form.records, field, [digest(Source(path)) for path in paths]]
+        content += ["as it is"] if as_is else []
         key = json_digest(content)
 
         def make(folder: Path) -> None:
             with preparing(f"the text of {name.name}", total) as progress:
-                _unpack(folder, paths, form, self.field, str(name), total, progress)
+                _unpack(folder, paths, form, self, str(name), total, progress)
 
         entry = disk_cache.fetch(f"unpacked-{key[:32]}", make)
         documents = np.fromfile(entry / DOCUMENTS, "<i8") if form.records else None
@@ -79,6 +81,14 @@ def kind_of(path: Path) -> str | None:
     return "binary data" if b"\x00" in start and encoding_of(start) == "utf-8" else None
 
 
+def is_blank(path: Path) -> bool:
+    """Return True for a file of nothing, or of nothing but a little white space."""
+    if size(path) > 1 << 12:
+        return False
+    with open_file(path) as file:
+        return not file.read().strip()
+
+
 def _is_wide(path: Path) -> bool:
     """Return True for a file that begins with the byte-order mark of UTF-16 or UTF-32."""
     with open_file(path) as file:
@@ -86,7 +96,7 @@ def _is_wide(path: Path) -> bool:
 
 
 def _unpack(
-    folder: Path, paths: list[Path], form: Format, field: str, name: str, total: int, progress: ProgressCallback
+    folder: Path, paths: list[Path], form: Format, reader: TextReader, name: str, total: int, progress: ProgressCallback
 ) -> None:
     """Write the text of files and, of records, where each begins."""
     begins, done = [], 0
@@ -96,7 +106,7 @@ def _unpack(
         written = 0
         for path in paths:
             with open_file(path) as file:
-                for block in _blocks(file, path, form, field):
+                for block in _blocks(file, path, form, reader):
                     if form.records:
                         begins.append(written)
                     written += len(block)
@@ -112,10 +122,10 @@ def _unpack(
         write_atomically(folder / DOCUMENTS, np.array(begins, "<i8").tobytes())
 
 
-def _blocks(file: BinaryIO, path: Path, form: Format, field: str) -> Iterator[bytes]:
+def _blocks(file: BinaryIO, path: Path, form: Format, reader: TextReader) -> Iterator[bytes]:
     """Yield the UTF-8 bytes of a text in blocks, or of records one by one, each ended by a line end."""
     if form.records:
-        for number, text in enumerate(texts(file, path, form, field), 1):
+        for number, text in enumerate(texts(file, path, form, reader.field), 1):
             if text:
                 try:
                     yield text.encode() if text.endswith("\n") else f"{text}\n".encode()
@@ -126,7 +136,7 @@ def _blocks(file: BinaryIO, path: Path, form: Format, field: str) -> Iterator[by
         return
     bytes_ = unpacked(file, path, form.compression)
     start = next(bytes_, b"")
-    if encoding_of(start) == "utf-8":
+    if reader.as_is or encoding_of(start) == "utf-8":
         yield start
         yield from bytes_
     else:

@@ -21,7 +21,8 @@ def cosines(memory: Tensor, keys: Tensor, masks: Tensor | None) -> Tensor:
     shares = torch.ones_like(keys) if masks is None else masks.square()
     slots = shares @ memory.square().transpose(1, 2)
     lengths = (shares * keys * keys).sum(2, keepdim=True)
-    return (keys * shares) @ memory.transpose(1, 2) * ((slots + EPSILON) * (lengths + EPSILON)).rsqrt()
+    squares = (slots + EPSILON) * (lengths + EPSILON)
+    return (keys * shares) @ memory.transpose(1, 2) * squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()
 
 
 def sharpened(weights: Tensor, power: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class Trellis(Core):
         hidden, cell, outputs = [], [], []
         for level in range(1, config.levels):
             if config.auxiliary and level % config.auxiliary == 0:
-                outputs.append(self._output(h))
+                outputs.append(self._output(h).to(embedded.dtype))
             hidden.append(h[-1])
             cell.append(c[-1])
             read = torch.cat([last_h[level - 1].unsqueeze(0), h]).to(dtype)
@@ -87,9 +87,12 @@ class Trellis(Core):
             batch = len(embedded)
             gates = torch.addmm(torch.addmm(injected, read[:-batch], before), read[batch:], present)
             h, c = _gated(gates.view(*h.shape[:2], -1), torch.cat([last_c[level - 1].unsqueeze(0), c[:-1]]))
-        outputs.append(self._output(h))
+        outputs.append(self._output(h).to(embedded.dtype))
         dropped = [locked_dropout(x, config.output_dropout, self.training) for x in outputs]
-        after = state if not hidden else TrellisState(state.embedded, torch.stack(hidden, 1), torch.stack(cell, 1))
+        after = state
+        if hidden:
+            h, c = torch.stack(hidden, 1).to(state.hidden.dtype), torch.stack(cell, 1).to(state.cell.dtype)
+            after = TrellisState(state.embedded, h, c)
         after = after._replace(embedded=embedded[:, -1].to(state.embedded.dtype))
         return CoreOutput(tuple(outputs), dropped[-1], after, tuple(dropped[:-1]) if self.training else ())
 

@@ -108,7 +108,10 @@ def _sigmoids(queries: Tensor, keys: Tensor, starts: Sequence[int], width: int) 
 
 
 def _doubled_exponential(x: Tensor) -> Tensor:
-    """e^2x, finite and above zero: x is clamped to bounds (44 in float32) at which a hyperbolic tangent is 1."""
+    """e^2x, finite and above zero: x is clamped to bounds (44 in float32) at which a hyperbolic tangent is 1.
+
+    Queries and keys are clamped apart: where both exceed the bounds with opposite signs, their sum is taken for about zero.
+    """
     bound = math.log(torch.finfo(x.dtype).max) - 1
     return (2 * x).clamp_(-bound, bound).exp_()
 

@@ -157,7 +157,8 @@ def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
 
 def _inverse_norms(slot_squares: Tensor, key_squares: Tensor) -> Tensor:
     """Return 1 / (|m| |k|) from the squares of both norms."""
-    return ((slot_squares + EPSILON) * (key_squares + EPSILON)).rsqrt()
+    squares = (slot_squares + EPSILON) * (key_squares + EPSILON)
+    return squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()  # 0 in float16 where both are zeros
 
 
 class _Cosines(torch.autograd.Function):
