@@ -41,7 +41,7 @@ from backstory.readers.adaptive_counts import CountedText, Smoothing
 from backstory.readers.counting import Counts, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.readers.registry import parse_stack
-from backstory.runs.run import open_run
+from backstory.runs.run import load_run
 from backstory.storage.provenance import commit
 from backstory.tuning.preparation import tune_reader
 
@@ -238,7 +238,7 @@ def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, A
             training = json.loads((run / "result.json").read_text())["figures"]
             row = {
                 "run": run.name,
-                "corpus": open_run(run).config.text.corpus,
+                "corpus": load_run(run).config.text.corpus,
                 "test": layers,
                 "audit": audited,
                 "readers": list(figures.readers or ()),
