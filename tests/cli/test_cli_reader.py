@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from cheats import GoldCache
 from commands import Command, tree
 
 from backstory.config import terminal as progress
+from backstory.readers import READERS
+from backstory.readers.kind import ReaderKind
 from backstory.runs.run import load_run, weights_hash
 
 STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"
@@ -183,3 +186,18 @@ def test_what_was_made_for_other_weights_is_refused(command: Command, run_copy: 
     manifest.write_text(json.dumps(listed))
     line = command("evaluate", run_copy, "--reader", "dynamic").mistake()
     assert "are statistics of other weights than run has now; collect them with" in line
+
+
+def test_options_of_another_kind_of_model_are_refused_where_a_reader_is_tuned(command: Command, run_copy: Path) -> None:
+    for flags in (["--window", "5"], ["--text.field", "body"]):
+        told = command("reader", "tune", "run", "--reader", "cache", "--tokens", "100", *flags).mistake()
+        assert told == command("reader", "audit", "run", "--reader", "cache", *flags).mistake()
+
+
+def test_a_reading_whose_audit_fails_ends_with_exit_code_1(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gold = ReaderKind("gold", "scores gold alone", lambda context, settings: GoldCache(context.run.model))
+    monkeypatch.setitem(READERS, "gold", gold)
+    done = command("evaluate", "run", "--reader", "gold")
+    assert done.code == 1 and "audit       FAILED" in done.out and (run_copy / "evaluate-test-gold").is_dir()

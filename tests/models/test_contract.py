@@ -12,7 +12,7 @@ from checks import nan_in_new_memory
 from tiers import fast_then_full, several
 from torch import Tensor
 
-from backstory.models import LanguageModel, State, flatten, unflatten
+from backstory.models import ComposedModel, LanguageModel, State, flatten, unflatten
 from backstory.models.heads import Head
 from backstory.plugins.contract_checks import BATCH, MODEL_CHECKS, TIME, example_tokens
 from backstory.plugins.contract_checks import log_probs as read
@@ -69,6 +69,20 @@ def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tens
     assert actual.last_raw is actual.layers[-1]
     assert torch.equal(actual.last_raw, actual.last_dropped)  # nothing is dropped in evaluation
     assert torch.equal(actual.head_raw, actual.head_input)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_16_bits_read_on(model: LanguageModel, tokens: Tensor, dtype: torch.dtype) -> None:
+    """As an export is loaded with --dtype: all parts go together, and nothing underflows to a division by zero."""
+    if not isinstance(model, ComposedModel):
+        pytest.skip("what a foreign model keeps was measured in its own type")
+    narrow = copy.deepcopy(model).to(dtype)
+    start = narrow.start(BATCH)
+    with torch.no_grad():
+        _, state = narrow(tokens[:, :4], start)
+        prediction, after = narrow(tokens[:, 4:], state)
+    assert prediction.log_probs().isfinite().all()
+    assert [t.dtype for t in flatten(after).values()] == [t.dtype for t in flatten(start).values()]
 
 
 # --- state ---

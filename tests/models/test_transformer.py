@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from references import transformer as naive
 from torch import Tensor, nn
 
-from backstory.config import TransformerConfig, UserError
+from backstory.config import SpanBufferConfig, TransformerConfig, UserError
 from backstory.models import dropout, flatten
 from backstory.models.cores import Transformer
 from backstory.models.cores import transformer as module
@@ -186,3 +186,10 @@ def test_one_that_begins_anew_declares_its_window_and_that_none_slides() -> None
     can = core(4, layers=1, window=5, chunked=True).capabilities
     assert (can.maximum_length, can.slides, can.exact_state) == (5, False, True)
     assert core(4, layers=1, window=5).capabilities.maximum_length is None
+
+
+def test_a_buffer_reaches_beyond_the_longest_context_of_a_core() -> None:
+    """The limit of the core is none of the model: a laboratory that cut contexts to it would not see the buffer."""
+    limited = transformer(window=5, chunked=True, positions="sinusoidal")
+    buffered = transformer(window=5, chunked=True, positions="sinusoidal", buffer=SpanBufferConfig(size=6, span=2))
+    assert (limited.capabilities.maximum_length, buffered.capabilities.maximum_length) == (5, None)
