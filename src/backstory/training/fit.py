@@ -213,6 +213,7 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 
 
 def _how_to_go_on(folder: RunFolder) -> str:
+    """Return the remedy of a training that was stopped; one that is resumed takes no weights of another run."""
     begun = first_provenance(folder).get(INIT_FROM)
     return f"go on with the same command {'and --resume' if begun is None else 'with --resume in place of --init-from'}"
 
