@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,7 @@ def test_a_process_that_says_nan_fails_the_audit(tmp_path: Path) -> None:
     figures = bs.referee(process=process(tmp_path / "p.py", ANSWER.format(body=body)), text=b_text(tmp_path)).figures
     (violation,) = figures.violations
     assert violation.in_words() == "at token 0: the log-probability of type 0 is not a number (and 8 more times)"
+    assert replace(violation, times=2).in_words().endswith("(and 1 more time)")
     assert figures.nats_per_token is None and figures.perplexity is None
     assert json.loads(json.dumps(figures.to_dict(), allow_nan=False))
 

@@ -534,6 +534,9 @@ def test_what_does_not_go_together(
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
         capsys, "examine", name, "--corpus", text
     )
+    assert "the start token among them; use --maximum-context 63" in mistake(
+        capsys, "examine", name, "--corpus", text, "--start-token", "--maximum-context", "64"
+    )
     assert "the corpus recall is synthetic and has its own tokens" in mistake(
         capsys, "evaluate", name, "--corpus", "recall"
     )

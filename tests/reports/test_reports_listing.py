@@ -40,6 +40,11 @@ def test_a_finished_run_has_its_figures(runs: Path, tiny_run: Path, capsys: pyte
     assert run.test_nats == test["figures"]["nats_per_token"] and listed["seed10"].test_nats is None
 
 
+def test_only_decimal_digits_are_numbers_in_the_order_of_names(runs: Path) -> None:
+    (runs / "seed9").rename(runs / "cm5²")
+    assert [run.name for run in list_runs(runs)] == ["cm5²", "seed10", "suite/runs/base"]
+
+
 def test_tokenizers_have_the_units_that_they_say() -> None:
     assert {name: tokenizer.unit for name, tokenizer in BUILT_IN.items()} == run_listing.UNITS
 
