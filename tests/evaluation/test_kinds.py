@@ -73,7 +73,6 @@ def test_what_is_no_stack(asked: str | list[str], told: str) -> None:
 
 ODD_VALUES = [
     "2001-99-99",
-    "0x_",
     "!!int x",
     "!!timestamp x",
     "[" * 1500,
@@ -82,6 +81,12 @@ ODD_VALUES = [
     "&a [*a]",
     "!!python/name:x",
 ]
+
+
+@pytest.mark.parametrize("value", ["0x10", "010", "1:30"])
+def test_numbers_are_decimal(value: str) -> None:
+    with pytest.raises(UserError, match=f"theta must be a number, not '{value}'"):
+        parse_stack(f"cache:theta={value}")
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)
