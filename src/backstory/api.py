@@ -141,7 +141,7 @@ def train(
     if out is None:
         if name is None:
             raise UserError("a RunConfig has no name to call the run by; give out=FOLDER")
-        out = name if (name / recipes.CONFIG).exists() else Path("runs") / name.stem
+        out = recipes.default_folder(name)
     return fit.train(
         config,
         out,
@@ -395,14 +395,12 @@ def examine(
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")
-        if corpus is not None and text is not None:
-            raise UserError("corpus and text exclude each other; give one of them")
+        _check_one_text(corpus, text)
         own = _path_or_none(corpus) if text is None else _text(text)
         return examine_runs(model, _examine_options(experiment, options), text=own, **process)
     if isinstance(model, str | Path | Run) or (isinstance(model, nn.Module) and not isinstance(model, LanguageModel)):
         source, requested = _open(model, tokenizer, name), _text(text)
-        if corpus is not None and requested is not None:
-            raise UserError("corpus and text exclude each other; give one of them")
+        _check_one_text(corpus, text)
         if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
             options["corpus"] = str(_path_or_none(corpus))
         elif corpus is not None:
@@ -570,6 +568,11 @@ def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
         raise UserError(
             f"the text holds a lone surrogate (character {error.start:,}); correct it or remove it"
         ) from None
+
+
+def _check_one_text(corpus: object, text: object) -> None:
+    if corpus is not None and text is not None:
+        raise UserError("corpus and text exclude each other; give one of them")
 
 
 def _refuse_name(text: object) -> None:

@@ -190,8 +190,8 @@ def test_what_was_made_for_other_weights_is_refused(command: Command, run_copy: 
 
 def test_options_of_another_kind_of_model_are_refused_where_a_reader_is_tuned(command: Command, run_copy: Path) -> None:
     for flags in (["--window", "5"], ["--text.field", "body"]):
-        told = command("reader", "tune", "run", "--reader", "cache", "--tokens", "100", *flags).mistake()
-        assert told == command("reader", "audit", "run", "--reader", "cache", *flags).mistake()
+        refusal = command("reader", "tune", "run", "--reader", "cache", "--tokens", "100", *flags).mistake()
+        assert refusal == command("reader", "audit", "run", "--reader", "cache", *flags).mistake()
 
 
 def test_a_reading_whose_audit_fails_ends_with_exit_code_1(

@@ -297,7 +297,7 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_s
     assert outside == pytest.approx((ago > window).mean(), abs=0.0 if batch_size == 1 else 0.05)
 
     # Targets of one block are no independent samples: blocks are drawn, also of a file that does not say which.
-    assert losses.clusters is not None and len(np.unique(losses.clusters)) >= 8
+    assert losses.clusters is not None and len(np.unique(losses.clusters)) == 9
     [condition] = found.figures.conditions
     alone = paired_interval(effects)
     assert (condition.low, condition.high) != (alone.low, alone.high)

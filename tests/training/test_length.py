@@ -150,8 +150,8 @@ def test_the_printed_flags_repeat_a_training_of_so_many_minutes(tiny_config: Run
         r"\((--training.minutes none --training.steps \d+) repeats this training\)", console.file.getvalue()
     )
     assert said is not None
-    _, given = parse_with_recipe(TrainArguments, [str(tmp_path / "run"), *said[1].split()], "train")
-    assert (given.config.training.minutes, given.config.training.steps) == (None, int(said[1].split()[-1]))
+    _, parsed = parse_with_recipe(TrainArguments, [str(tmp_path / "run"), *said[1].split()], "train")
+    assert (parsed.config.training.minutes, parsed.config.training.steps) == (None, int(said[1].split()[-1]))
 
 
 def test_the_learning_rate_of_every_worker_follows_the_time_of_the_first(

@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_shared_are_refused(tiny_config: RunConfig, quietly:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("workers", "accumulate"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("workers", "accumulate", "steps"), [(2, 1, 20), (3, 2, 12)], ids=["plain", "accumulated"])
 def test_a_stopped_run_resumes_with_its_workers(
     tiny_config: RunConfig,
     quietly: Train,
@@ -135,11 +135,12 @@ def test_a_stopped_run_resumes_with_its_workers(
     tmp_path: Path,
     workers: int,
     accumulate: int,
+    steps: int,
 ) -> None:
     config = with_training(tiny_config, batch_size=2 * workers, accumulate=accumulate, epochs=2)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     quietly(config, straight, workers=workers)
-    stop_after(5)
+    stop_after(steps)  # in the second epoch
     with pytest.raises(Stopped):
         quietly(config, broken, workers=workers)
     with pytest.raises(UserError, match=rf"was trained by {workers} workers, not 1; go on with --workers {workers}"):

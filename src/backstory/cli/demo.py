@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.tuning.preparation import tune_reader
 
     console, out = make_console(), args.out
-    place = out.resolve() if out.name in ("", "..") else out
-    buffered, longer = (place.parent / f"{place.name}-{name}" for name in ("buffer", "longer"))
+    named = out.resolve() if out.name in ("", "..") else out
+    buffered, longer = (named.parent / f"{named.name}-{name}" for name in ("buffer", "longer"))
     systems = (
         ("LSTM", out, "static"),
         ("LSTM + cache", out, "cache"),

@@ -72,8 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     args.config.training.check()
     warn_ignored(args.config, typed_settings(arguments))
-    is_run = (Path(recipe) / recipes.CONFIG).exists()
-    out = args.out or (Path(recipe) if is_run else Path("runs") / Path(recipe).stem)
+    out = args.out or recipes.default_folder(Path(recipe))
     if first_here():  # which makes the folder, while others may still be starting
         check_utf8(out)
         check_folder(out, args.config, mode, frozenset(args.accept))

@@ -57,6 +57,11 @@ names, text = _PACKAGED.names, _PACKAGED.text
 """The names of the packaged recipes, and the YAML of one with its header."""
 
 
+def default_folder(recipe: Path) -> Path:
+    """Return where a recipe is trained unless a folder is named: a run in its own, any other recipe below `runs`."""
+    return recipe if (recipe / CONFIG).exists() else Path("runs") / recipe.stem
+
+
 def summary(name: str) -> str:
     """Return the first line of a packaged recipe's header."""
     return text(name).splitlines()[0].removeprefix("#").strip()

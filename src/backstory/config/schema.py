@@ -380,6 +380,11 @@ class TrainingConfig:
         """True if the training ends after so many minutes or steps, not epochs."""
         return self.minutes is not None or self.steps is not None
 
+    @property
+    def most_epochs(self) -> int | None:
+        """The most epochs there can be; None if the training ends after so many minutes or steps."""
+        return None if self.has_length else self.epochs + self.finetune_epochs
+
     def check(self) -> None:
         """Raise UserError for settings that contradict each other: averaged SGD without SGD, two lengths, and others."""
         if self.minutes is not None and self.steps is not None:

@@ -64,7 +64,7 @@ class EvaluationCheckpoint:
         self.readings: dict[str, Reading] = {}
         """The passes that are finished."""
         self.facts: dict[str, list[dict[str, Any]]] = {}
-        """What the readers of each finished pass, the innermost first, say of themselves at its end."""
+        """The facts of each finished pass: those of its readers at its end, the innermost first."""
         self._saved: ReadingCheckpoint | None = None
         self._saved_at = time.monotonic()
         self._tokens = 0

@@ -277,7 +277,7 @@ class RunJob(Job):
     def watch(self) -> None:
         """Read the training's log; a damaged one changes nothing."""
         training = self.run.config.training
-        self.epochs = None if training.has_length else training.epochs + training.finetune_epochs
+        self.epochs = training.most_epochs
         records = read_epochs(self.folder.run(self.run))
         if records is None:
             return

@@ -156,8 +156,8 @@ def _reader_builder(context: BuildContext) -> Callable[[Sequence[ConfiguredLayer
 def search_record(tuned: Tuned) -> dict[str, Any]:
     """Return the record of a search that is saved beside the settings."""
     trials = [asdict(trial) for trial in tuned.trials]
-    record = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "tried": tuned.tried, "trials": trials}
-    return record | {"at_edge": tuned.at_edge}
+    nats, tokens = tuned.nats, tuned.tokens
+    return {"nats_per_token": nats, "tokens": tokens, "tried": tuned.tried, "trials": trials, "at_edge": tuned.at_edge}
 
 
 def _check_run(run: Run) -> None:

@@ -52,22 +52,22 @@ class Tuned:
     tried: int
     """All settings that were tried, recorded or not."""
     at_edge: dict[str, str] = field(default_factory=dict)
-    """Of a grid: settings whose best value is the `smallest` or `largest` of those tried; the best may lie beyond it."""
+    """The settings of a grid whose best value is the `smallest` or `largest` of those tried; the best may lie beyond it."""
 
 
 def at_edge(best: Any, points: Sequence[Any]) -> dict[str, str]:
     """Return the numbers of `best` that are the `smallest` or `largest` of all points, unless none is allowed beyond."""
-    found: dict[str, str] = {}
+    edges: dict[str, str] = {}
     for number in dataclasses.fields(best):
         low, high, _ = number.metadata.get("range", (None, None, None))
         value, tried = getattr(best, number.name), {getattr(point, number.name) for point in points}
         if low is None or None in tried or len(tried) < 2:
             continue
         if value == min(tried) and value > low:
-            found[number.name] = "smallest"
+            edges[number.name] = "smallest"
         elif value == max(tried) and value < high:
-            found[number.name] = "largest"
-    return found
+            edges[number.name] = "largest"
+    return edges
 
 
 class EarlyStoppedSearch:

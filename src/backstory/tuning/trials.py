@@ -203,8 +203,7 @@ class TrialJob(Job):
     @property
     def epochs(self) -> int | None:
         """The most epochs there can be; None for a training of a given time or number of steps."""
-        training = self.trial.config.training
-        return None if training.has_length else training.epochs + training.finetune_epochs
+        return self.trial.config.training.most_epochs
 
     def next_command(self) -> Sequence[str] | None:
         if self._started:
