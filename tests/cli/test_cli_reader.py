@@ -194,10 +194,13 @@ def test_options_of_another_kind_of_model_are_refused_where_a_reader_is_tuned(co
         assert refusal == command("reader", "audit", "run", "--reader", "cache", *flags).mistake()
 
 
-def test_a_reading_whose_audit_fails_ends_with_exit_code_1(
-    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("control", [False, True])
+def test_a_reading_whose_audit_fails_ends_with_exit_code_1_unless_it_is_a_control(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch, control: bool
 ) -> None:
-    gold = ReaderKind("gold", "scores gold alone", lambda context, settings: GoldCache(context.run.model))
+    gold = ReaderKind("gold", "gold", lambda context, settings: GoldCache(context.run.model), control=control)
     monkeypatch.setitem(READERS, "gold", gold)
     done = command("evaluate", "run", "--reader", "gold")
-    assert done.code == 1 and "audit       FAILED" in done.out and (run_copy / "evaluate-test-gold").is_dir()
+    assert done.code == (0 if control else 1)
+    assert "audit       FAILED" in done.out and (run_copy / "evaluate-test-gold").is_dir()
+    assert ("control     gold is no reader to compare by its score" in done.out) == control

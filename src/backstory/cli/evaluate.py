@@ -82,8 +82,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
-    """Return 1 if an audit failed: the work was done, and its figures are none to quote."""
-    return int(any(result.figures.audit is not None and not result.figures.audit.passed for result in results))
+    """Return 1 if an audit failed, unless a control's: the work was done, and its figures are none to quote."""
+    failed = [one.figures for one in results if one.figures.audit is not None and not one.figures.audit.passed]
+    return int(any(not _control(figures) for figures in failed))
 
 
 def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Result[EvaluationFigures]":
@@ -262,13 +263,23 @@ def _proof(figures: "EvaluationFigures") -> list[str]:
     return [f"  proof       {figures.proof.file}, {size}: {nats:.4f} nats per token in code{held}"]
 
 
+def _control(figures: "EvaluationFigures") -> list[str]:
+    """Return a line on the control among the readers, if there is one."""
+    from backstory.readers.registry import control_in
+
+    name = control_in(figures.reader)
+    says = f"  control     {name} is no reader to compare by its score; it fails the audit by design"
+    return [] if name is None else [says]
+
+
 def _warnings(result: "Result[EvaluationFigures]") -> list[str]:
     """Return lines of warnings for a comparison of the figures."""
     from backstory.reports.phrases import overlap_warnings, unknown_warning
 
     warning = unknown_warning(result)
     unknown = [] if warning is None else [f"  unknown     {warning}"]
-    return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result.figures))]
+    overlaps = (f"  overlap     {overlap}" for overlap in overlap_warnings(result.figures))
+    return [*_control(result.figures), *unknown, *overlaps]
 
 
 def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> str:

@@ -91,8 +91,11 @@ def resampled_means(
     """Return bootstrap means over targets: values (N, C) -> (resamples, C), the same resample for all C conditions.
 
     With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if all are in one.
+    Raises ValueError unless there is a cluster for every target.
     """
     counts = None
+    if clusters is not None and clusters.shape != values.shape[:1]:
+        raise ValueError(f"clusters must hold one for each of {len(values)} targets, not be of shape {clusters.shape}")
     if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) > 1:
         values, counts = summed(values, clusters), sizes
     return np.concatenate(list(_means(values, counts, seed, resamples)))

@@ -89,6 +89,8 @@ class ReaderKind:
     """True if it wraps another reader."""
     adapts_weights: bool = False
     """True if weights move while it reads (`ReaderCapabilities`)."""
+    control: bool = False
+    """True for a control: its audit fails by design, and its figures are no score."""
     identity: tuple[str, ...] = ()
     """Settings that make it another reader: tuned settings are filed under these."""
     steps: Callable[[Any], dict[str, float]] | None = None

@@ -95,6 +95,11 @@ def stack_name(stack: Stack) -> str:
     return "+".join(map(str, layers))
 
 
+def control_in(names: str) -> str | None:
+    """Return the name of a control in a stack of readers; None for readers whose figures are scores."""
+    return next((layer.name for layer in parse_stack(names) if READERS[layer.name].control), None)
+
+
 def settings_name(stack: Stack) -> str:
     """Return the name under which the settings of a stack are saved: only settings of a kind's `identity` are in it."""
     return stack_name(tuple(Layer(_identity_name(layer)) for layer in stack))

@@ -63,4 +63,5 @@ KIND = ReaderKind(
     "shuffled-buffer",
     "a control: a span buffer's model, every row with the buffer of another row (several rows)",
     lambda context, settings: ShuffledBuffer(context.run.model, context.precision),
+    control=True,
 )
