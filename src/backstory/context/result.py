@@ -17,19 +17,18 @@ from backstory.context.bootstrap import EffectiveContext, Interval, effective_co
 from backstory.context.examination import Groups
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
+from backstory.results.effective_context import ContextRecord, ThresholdContext
 from backstory.results.examination_record import (
     EFFECTS,
     TRUNCATE,
     BaselineRecord,
     CacheEffect,
-    ContextRecord,
     EffectRecord,
     ExaminationFigures,
     ExaminedModel,
     GroupRecord,
     PicturedEffect,
     PicturedFigures,
-    ThresholdContext,
     TruncationFigures,
     TruncationGroup,
 )

@@ -1,17 +1,15 @@
-"""Records of the experiments on context, and the definitions by which their effects are read."""
+"""Records of the experiments on context, and the published values that they stand beside."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from backstory.config import plural
-from backstory.config.formats import count, percent
+from backstory.config.formats import count
 from backstory.results.common import Figures, UnknownTokens
+from backstory.results.effective_context import ContextRecord, ThresholdContext, Tried
 from backstory.results.validation import (
-    ABSENT,
     NOT_EMPTY,
-    Absent,
     Amount,
     Count,
     CountFrom1,
@@ -21,7 +19,6 @@ from backstory.results.validation import (
     Positive,
     Record,
     Share,
-    in_range,
     left_out,
     other_keys,
 )
@@ -175,120 +172,6 @@ class PictureRecord(Record):
     by: Name | None = None
     """Split of the targets whose groups stand side by side, a bar for each series; null: a line for each series, against the
     boundary."""
-
-
-_THRESHOLD = in_range(0, 99.9, "a number from 0 to 99.9")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextRecord(Record):
-    """Effective context of some targets."""
-
-    context: Count | None
-    """The shortest context from which on the perplexity of all is within `threshold_percent` of the baseline's, either
-    way. Null: more than `maximum_context`, or none, as more context hurts."""
-    low: Count | Absent | None = ABSENT
-    """Lower end of its 95% interval; null where that was not reached. Absent from older results."""
-    high: Count | Absent | None = ABSENT
-    """Upper end of it."""
-    more_context_hurts: bool | None = None
-    """True where some context is better than the baseline by more than the threshold, with an interval of the effect below
-    zero. Absent from older results, which hold the first context that is less than the threshold above the baseline; they
-    are read by the present definition, as far as their effects allow."""
-    best_length: Count | Absent | None = ABSENT
-    """The best context, if more context hurts."""
-    best_effect: Number | Absent | None = ABSENT
-    """Its effect in nats, below zero."""
-    best_low: Number | Absent | None = ABSENT
-    """Lower end of the interval of that effect."""
-    best_high: Number | Absent | None = ABSENT
-    """Upper end of it."""
-    best_effect_percent: Number | Absent | None = ABSENT
-    """The effect in percent of perplexity."""
-    models: tuple[Any, ...] | Absent = ABSENT
-    """Effective context of each model, if several were examined."""
-    threshold_percent: Annotated[float, _THRESHOLD] | None = left_out()
-    """Largest difference from the baseline's perplexity that counts as none, in percent."""
-
-    @property
-    def interval(self) -> tuple[int | None, int | None] | None:
-        """The ends of the interval, None where one was not reached; None where the result has no interval."""
-        return None if isinstance(self.low, Absent) or isinstance(self.high, Absent) else (self.low, self.high)
-
-    @property
-    def best(self) -> tuple[int, float] | None:
-        """The best context and its effect in percent of perplexity, if more context hurts."""
-        if isinstance(self.best_length, int) and isinstance(self.best_effect_percent, float):
-            return self.best_length, self.best_effect_percent
-        return None
-
-    def in_words(self, longest: int, unit: str = "token", full: int | None = None) -> str:
-        """Return it in words: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`.
-
-        Where there is none: `more context hurts: best at 5 words (22.5% better than with 100)`. `longest` is the maximum
-        context, `unit` what it is counted in, and `full` the context of the baseline (None: all there is).
-        """
-        if self.best is not None:
-            best, percent_better = self.best[0], percent(-self.best[1])
-            better = f"{percent_better} better than with {'all' if full is None else count(full)}"
-            return f"more context hurts: best at {count(best)} {plural(unit, best)} ({better})"
-        more = f"more than {count(longest)}"
-        if self.context is None:
-            low = None if self.interval is None else self.interval[0]
-            return f"{more} {unit}s" + ("" if low is None else f" (95%: at least {count(low)})")
-        words = f"{count(self.context)} {plural(unit, self.context)}"
-        if self.interval is None:  # an older result, whose interval is of another definition
-            return words
-        low, high = (more if end is None else count(end) for end in self.interval)
-        return f"{words} (95%: {low} to {high})"
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        if self.more_context_hurts:
-            expected = "a number that is whole, 0 or more"
-            for name in ("best_length", "best_effect", "best_low", "best_high", "best_effect_percent"):
-                if not isinstance(getattr(self, name), int | float):
-                    yield name, expected
-                expected = "a number"
-        if (self.low is ABSENT) != (self.high is ABSENT):
-            yield "", "with both ends of its interval, or neither"
-
-    def redefined(self, tried: Sequence["Tried"], threshold_percent: float) -> Self:
-        """Return the effective context of an older result by today's definition, from the effects of what was tried.
-
-        The interval is left out where the older one was another context's.
-        """
-        if self.more_context_hurts is not None:
-            return self
-        low, high = math.log1p(-threshold_percent / 100), math.log1p(threshold_percent / 100)
-        if better := [one for one in tried if one.effect < low and one.high < 0]:
-            best = min(better, key=lambda one: one.effect)
-            return replace(self, context=None, low=None, high=None, more_context_hurts=True, best_length=best.context,
-                           best_effect=best.effect, best_low=best.low, best_high=best.high,
-                           best_effect_percent=100 * math.expm1(best.effect))  # fmt: skip
-        context = None
-        for one in sorted(tried, key=lambda one: -one.context):
-            if not low <= one.effect <= high:
-                break
-            context = one.context
-        ends: dict[str, Any] = {} if context == self.context else {"low": ABSENT, "high": ABSENT}
-        return replace(self, context=context, more_context_hurts=False, **ends)
-
-
-class Tried(NamedTuple):
-    """Effect of a context that was tried, with its 95% interval."""
-
-    context: int
-    effect: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThresholdContext(ContextRecord):
-    """Effective context of all targets."""
-
-    threshold_percent: Annotated[float, _THRESHOLD] = field()
-    """Largest difference from the baseline's perplexity that counts as none, in percent."""
 
 
 C = TypeVar("C", bound=EffectRecord)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from backstory.config.options import WITH_FIELDS, ReadingOptions
 from backstory.results.common import Figures
+from backstory.results.effective_context import ThresholdContext, Tried
 from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
-from backstory.results.examination_record import ThresholdContext, Tried
 from backstory.results.validation import (
     NOT_EMPTY,
     Amount,
