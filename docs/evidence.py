@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
-from backstory.papers.claims import OPPOSITE, YES, corrected, judge, published_gain, readings_at
+from backstory.papers.claims import OPPOSITE, YES, published_gain
 from backstory.papers.findings import CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
 from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, runs_of
@@ -29,7 +29,6 @@ from backstory.results.reproduction_record import (
     MeasureRecord,
     ProtocolRecord,
     RunRecord,
-    SideRecord,
     SystemRecord,
 )
 
@@ -65,23 +64,6 @@ def evidence(folder: Path) -> list[EvidenceRow]:
     return [row for name in PAPERS for row in _Evidence(name, results).rows()]
 
 
-def with_p_values(figures: ReproductionFigures) -> ReproductionFigures:
-    """Return a result with the p-values of its claims, which older results lack, from the readings of its runs."""
-    claims = []
-    for claim in figures.claims:
-        if claim.low is not None and claim.better and claim.than:
-            better, than = (_scores_of(side, figures.runs) for side in (claim.better, claim.than))
-            claim = replace(claim, p_value=judge(better, than).p_value)
-        claims.append(claim)
-    return replace(figures, claims=corrected(claims))
-
-
-def _scores_of(side: SideRecord, runs: Sequence[RunRecord]) -> dict[int, float]:
-    """Return the scores of one side of a claim by seed."""
-    readings = readings_at([run for run in runs if run.system == side.system], side.place)
-    return {seed: reading.value for seed, reading in readings.items() if reading.value is not None}
-
-
 @dataclass(frozen=True)
 class _Planned:
     """A system of a suite at one scale."""
@@ -115,7 +97,7 @@ class _Evidence:
     @cached_property
     def reproductions(self) -> dict[tuple[str, str], ReproductionFigures]:
         figures = [result.figures for result in self.results if isinstance(result.figures, ReproductionFigures)]
-        return {(f.suite, f.scale): with_p_values(f) for f in figures if f.suite in self.suites}
+        return {(f.suite, f.scale): f for f in figures if f.suite in self.suites}
 
     def rows(self) -> Iterator[EvidenceRow]:
         yield from self._table_rows()
@@ -208,6 +190,8 @@ class _Evidence:
         """Return the line of a printed row that no suite has."""
         first = next(iter(values.values()))
         verdict = "quoted by the paper from others" if first.quoted else self._unplanned_cost(first.costs_as)
+        if first.trained_apart:
+            verdict = verdict.replace("not run: ", "not run, and no suite has it: as long as ")
         return self._row(item, "", "" if first.quoted else "full", "", _printed(values), "", verdict)
 
     def _unplanned_cost(self, costs_as: str) -> str:
@@ -445,15 +429,16 @@ def _scores(values: Mapping[str, PublishedValue], scores: Mapping[str, tuple[flo
 
 
 def _score_verdict(values: Mapping[str, PublishedValue], scores: Mapping[str, float | None], departs: bool) -> str:
-    """Compare ours with the published value, by the test split if that was read."""
-    key = next((key for key in scores if values[key].split == "test"), next(iter(scores)))
-    score, published = scores[key], values[key].value
-    assert score is not None
-    excess = score / published - 1
-    side = f"{abs(excess):.1%} {'above' if excess > 0 else 'below'} the published value"
+    """Compare ours with the published values, by all of the test split if that was read."""
+    keys = [key for key in scores if values[key].split == "test"] or list(scores)
+    excess = {key: (scores[key] or 0.0) / values[key].value - 1 for key in keys}
+    sides = [f"{abs(part):.1%} {'above' if part > 0 else 'below'}" for part in excess.values()]
+    if len(keys) > 1:
+        sides = [f"{_column(values[key])} {side}" for key, side in zip(keys, sides, strict=True)]
+    side = f"{', '.join(sides)} the published value{'s' if len(keys) > 1 else ''}"
     if departs:
         return f"under other conditions: {side}"
-    return f"yes: {side}" if abs(excess) <= CLOSE else f"no: {side}"
+    return f"yes: {side}" if all(abs(part) <= CLOSE for part in excess.values()) else f"no: {side}"
 
 
 def _same_claim(record: ClaimRecord, claim: Claim) -> bool:

@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from evidence import evidence, with_p_values
+from evidence import evidence
 
 from backstory.config.formats import MISSING, duration
 from backstory.data.synthetic.algorithms import TASKS
@@ -518,7 +518,7 @@ def reproduction(name: str) -> Table:
 def claims(name: str) -> Table:
     """Whether the claims of the same file hold; those on systems not run yet are left out."""
     return _having(
-        reproductions.claims_table(with_p_values(result(f"reproduce-{name}").figures)),
+        reproductions.claims_table(result(f"reproduce-{name}").figures),
         "Does it hold here?",
         "runs are missing: no claim",
     )

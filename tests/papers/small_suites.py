@@ -14,7 +14,7 @@ from backstory.config import from_yaml
 from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import Suite
 
-CLAIM = {"sentence": "Wide beats plain", "better": {"system": "wide"}, "than": {"system": "plain"}}
+CLAIM = {"sentence": "Wide beats plain", "where": "table 1", "better": {"system": "wide"}, "than": {"system": "plain"}}
 SUITE: dict[str, Any] = {
     "title": "Tiny models",
     "note": "Everything is tiny.",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_suites import Reproduced, finish, start, suite, write
+from small_suites import CLAIM, Reproduced, finish, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import from_yaml, to_yaml
@@ -60,6 +60,22 @@ def begun() -> dict[str, Any]:
         for name, begin in (("longer", "plain"), ("longest", "longer"))
     ]
     return suite(systems=[suite()["systems"][0], *after], claims=[])
+
+
+def test_claims_that_one_seed_cannot_decide_are_counted_first(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, wide = suite()["systems"]
+    wide["small"]["seeds"] = [1]
+    other = CLAIM | {"sentence": "Plain beats wide", "better": CLAIM["than"], "than": CLAIM["better"]}
+    for claims, line in (
+        ([CLAIM], ["one seed cannot decide the claim; --seeds 1 2 3 adds seeds"]),
+        ([CLAIM, other], ["one seed cannot decide 2 of 2 claims; --seeds 1 2 3 adds seeds"]),
+        ([CLAIM | {"confounded": "width"}], []),
+    ):
+        write(suite(systems=[plain, wide], claims=claims))
+        assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
+        assert [text for text in capsys.readouterr().out.splitlines() if "one seed" in text] == line
+    assert main(["reproduce", "suite.yaml", "--dry-run", "--seeds", "1", "2"]) == 0
+    assert "one seed" not in capsys.readouterr().out
 
 
 # --- what is taken over ---

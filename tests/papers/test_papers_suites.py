@@ -16,6 +16,7 @@ from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, UserEr
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
 from backstory.papers import suite as suites
+from backstory.papers.claims import published_gain
 from backstory.papers.plan import SuiteRun, published_figure, runs_of
 from backstory.papers.suite import Scale, Suite
 
@@ -217,6 +218,18 @@ def test_published_figures_carry_their_source() -> None:
     reading = systems["mos"].readings[0].published
     assert reading is not None
     assert published_figure(reading) == (54.44, None, "Yang et al. 2018, table 1")
+
+
+def test_a_printed_gain_is_of_one_paper_and_of_a_claim_that_it_makes() -> None:
+    suite = suites.load("wikitext-2")
+    gains = {claim.sentence: published_gain(suite, claim) for claim in suite.claims}
+    assert gains["In small, AWD-LSTM + SNB beats AWD-LSTM on WikiText-2"] == 5.37, (
+        "table 2 of its paper, not Wolf's 64.80"
+    )
+    beats = next(claim for claim in suite.claims if claim.sentence.startswith("The meta-learner beats"))
+    assert gains[beats.sentence] is published_gain(suite, replace(beats, where="section 3")) is None, "of two papers"
+    dynamic = next(claim for claim in suite.claims if claim.sentence.startswith("Dynamic evaluation helps"))
+    assert gains[dynamic.sentence] is None and published_gain(suite, replace(dynamic, where="table 2")) == 21.5
 
 
 def test_the_suite_of_the_page_is_right() -> None:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             runs = [{"run": j.run.name, "state": j.state, "minutes_left": j.minutes_left} for j in selected]
             print_json({"budget": budget, "runs": runs})
             return 0
-        print(*planned.known_lines, budget, sep="\n")
+        print(*planned.known_lines, budget, *planned.undecided(), sep="\n")
         width = max(len(job.run.name) for job in selected)
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {duration(60 * job.minutes_left):>14}")

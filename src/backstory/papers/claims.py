@@ -9,7 +9,7 @@ import numpy as np
 
 from backstory.config.options import ReadingOptions
 from backstory.context.bootstrap import t_limit
-from backstory.papers.plan import published_figure
+from backstory.papers.paper import published_value
 from backstory.papers.suite import Claim, ClaimSide, Suite
 from backstory.results.reproduction_record import ClaimRecord, ReadingRecord, RunRecord, SideRecord
 
@@ -89,15 +89,23 @@ def _check(claim: Claim, suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) 
 
 
 def published_gain(suite: Suite, claim: Claim) -> float | None:
-    """Return the printed gain of a claim; None unless both sides stand beside a printed value."""
+    """Return the printed gain of a paper's claim; None unless one paper prints a value for both sides.
+
+    Values of two papers are of two models. The claim's own paper goes first, then the one whose value stands first.
+    """
     better, than = (_published(suite, side) for side in (claim.better, claim.than))
-    return None if better is None or than is None else round(than - better, 6)
+    common = sorted((name for name in better if name in than), key=claim.paper.__ne__) if claim.where else []
+    return round(than[common[0]] - better[common[0]], 6) if common else None
 
 
-def _published(suite: Suite, side: ClaimSide) -> float | None:
+def _published(suite: Suite, side: ClaimSide) -> dict[str, float]:
+    """Return the printed values of one side of a claim by paper."""
     readings = next(system.readings for system in suite.systems if system.name == side.system)
     reference = next(reading.published for reading in readings if reading.reading() == side.reading())
-    return published_figure(reference)[0] if reference else None
+    if reference is None:
+        return {}
+    typed = {} if reference.value is None else {"": reference.value}
+    return typed | {name.partition("/")[0]: published_value(name)[0].value for name in reference.figures}
 
 
 def _complete(runs: Sequence[RunRecord], side: ClaimSide) -> bool:

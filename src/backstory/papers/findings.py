@@ -25,7 +25,7 @@ from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.losses import LOSSES, Losses
 from backstory.context.result import THRESHOLD
-from backstory.papers.claims import MISSING, UNDECIDED, YES
+from backstory.papers.claims import MISSING, ONE_SEED, UNDECIDED, YES
 from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure, paper
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import FindingCheck, PlannedExamination, Suite
@@ -128,12 +128,17 @@ def check_finding(
 def _verdict(
     measures: Sequence[MeasureRecord], complete: bool, runs: Sequence[RunRecord], baseline_runs: Sequence[RunRecord]
 ) -> str:
-    """Return `yes` if every interval is within its bounds, `no` if one is outside, `not decided` if one crosses a bound."""
+    """Return `yes` if every interval is within its bounds, `no` if one is outside, `not decided` if one crosses a bound.
+
+    Systems that are trained apart differ by chance: beside a baseline, one seed decides nothing.
+    """
     for side in (runs, baseline_runs):
         if not all(run.state == "done" for run in side):
             return MISSING if any(run.effect_sizes for run in side) else NOT_RUN
     if not complete:
         return NOT_MEASURED
+    if baseline_runs and min(len(runs), len(baseline_runs)) == 1:
+        return ONE_SEED
     verdicts = [_side(measure) for measure in measures if measure.above is not None or measure.below is not None]
     return NO if NO in verdicts else UNDECIDED if UNDECIDED in verdicts else YES
 

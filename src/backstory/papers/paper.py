@@ -57,7 +57,9 @@ class PublishedTable:
     parameters: dict = field(default_factory=dict)
     """Parameters as printed (`18.3 M`), by the beginning of the system's name."""
     costs_as: str = ""
-    """SUITE/SYSTEM that costs as much as a row that no suite has."""
+    """SUITE/SYSTEM whose runs at the full scale would give the rows that no suite has, or cost as much."""
+    trained_apart: tuple[str, ...] = ()
+    """Those of these rows that need a training of their own."""
     quoted: tuple[str, ...] = ()
     """Systems that the paper did not run: it quotes others."""
 
@@ -147,6 +149,7 @@ class PublishedValue:
     row: str = ""
     """Corpus and system, and with `where` the row of a table that it is in."""
     costs_as: str = ""
+    trained_apart: bool = False
     quoted: bool = False
     """True if it is of another paper, which is quoted."""
 
@@ -328,6 +331,7 @@ def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, Publ
                 parameters,
                 " ".join(filter(None, (table.corpus, system))),
                 table.costs_as,
+                system in table.trained_apart,
                 system in table.quoted,
             )
     return values

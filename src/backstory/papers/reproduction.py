@@ -115,6 +115,17 @@ class Reproduction:
             f"{time} with {together} {'process' if together == 1 else 'processes'}"
         )
 
+    def undecided(self) -> list[str]:
+        """Return a line on the claims that one seed will not decide; none if there are no such claims."""
+        seeds, systems = Counter(run.system for run in self.runs), {run.system for run in self.todo}
+        sides = [{claim.better.system, claim.than.system} for claim in self.suite.claims if not claim.confounded]
+        tested = [side for side in sides if side <= systems]
+        single = sum(min(seeds[system] for system in side) == 1 for side in tested)
+        if not single:
+            return []
+        of = f"{single} of {len(tested)} claims" if len(tested) > 1 else "the claim"
+        return [f"one seed cannot decide {of}; --seeds 1 2 3 adds seeds"]
+
     def run(
         self, launcher: Launcher, data_dir: Path | None = None, console: Console | None = None
     ) -> ReproductionFigures:
@@ -128,7 +139,7 @@ class Reproduction:
         with locked(self.folder.path, "reproduction", "--out"):
             self.folder.open(self.suite, self.runs)
             jobs, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
-            for line in (*self.known_lines, self.budget(jobs, launcher.slots)):
+            for line in (*self.known_lines, self.budget(jobs, launcher.slots), *self.undecided()):
                 display.say(line)
             title = f"{self.name}, {self.scale} scale"
             queue = SuiteJobs(self.selected(jobs), display, title, launcher, self.suite.metric)

@@ -225,7 +225,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     kind = "examination"
     rows_in = "conditions"
     experiment: Name
-    """`truncate`, `shuffle`, `reverse`, `replace`, `drop`, `drop-target`, `drop-distant`, `replace-target`, `cache`
+    """`truncate`, `shuffle`, `reverse`, `replace`, `mask`, `drop`, `drop-target`, `drop-distant`, `replace-target`, `cache`
     ([context.md](context.md))."""
     split: Name
     """As for an evaluation."""

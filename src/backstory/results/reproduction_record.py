@@ -332,7 +332,7 @@ class ClaimRecord(Record):
     than: SideRecord | None = None
     """The reading that it is compared with, likewise."""
     published_gain: Number | None
-    """Gain of `better` in the papers; lower scores are better."""
+    """Gain of `better` in the paper that makes the claim; lower scores are better. Null for a claim of our own."""
     gain: Number | None
     """Our gain."""
     low: Number | None
