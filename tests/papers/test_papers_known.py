@@ -65,7 +65,7 @@ def begun() -> dict[str, Any]:
 def test_claims_that_one_seed_cannot_decide_are_counted_first(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, wide = suite()["systems"]
     wide["small"]["seeds"] = [1]
-    other = CLAIM | {"sentence": "Plain beats wide", "better": CLAIM["than"], "than": CLAIM["better"]}
+    other = CLAIM | {"sentence": "Plain beats wide", "better": {"system": "plain"}, "than": {"system": "wide"}}
     for claims, line in (
         ([CLAIM], ["one seed cannot decide the claim; --seeds 1 2 3 adds seeds"]),
         ([CLAIM, other], ["one seed cannot decide 2 of 2 claims; --seeds 1 2 3 adds seeds"]),
