@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from printed import terminal_lines
 
+from backstory.config.renamed import current_result
 from backstory.reports.sections import evaluation_section
 from backstory.results import KINDS, Passage, Record, result_from
 from backstory.results.examination_record import EXPERIMENTS
@@ -32,6 +33,11 @@ def test_there_is_a_valid_example_of_each_kind() -> None:
         "explain reading of test",
     ]
     assert [result.label for result in results] == labels
+
+
+def test_no_example_has_an_old_name() -> None:
+    for example in (example for example in EXAMPLES if "schema" in example):
+        assert current_result(example) == example
 
 
 def test_there_is_an_example_of_each_line_of_the_log() -> None:
