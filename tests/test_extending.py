@@ -127,6 +127,119 @@ def test_the_other_parts_of_the_page_work(backstory: Backstory, folder: Path, ti
     assert "swap" in backstory(folder, "ls", "experiments", "--plugin", "my_experiment.py").stdout
 
 
+def test_what_an_edited_plugin_measures_is_measured_again(backstory: Backstory, folder: Path, tiny_run: Path) -> None:
+    shutil.copytree(tiny_run, folder / "run")
+    flags = ["--plugin", "my_experiment.py", "--targets", "20", "--maximum-context", "60", "--context", "40", "--json"]
+    results = []
+    for far in ("context[:far].reshape(-1, 2)[:, ::-1].reshape(-1)", "5"):
+        code = page_file("my_experiment.py")
+        changed = code.replace(
+            "swapped[:far] = context[:far].reshape(-1, 2)[:, ::-1].reshape(-1)", f"swapped[:far] = {far}"
+        )
+        assert (changed == code) == (far != "5")
+        (folder / "my_experiment.py").write_text(changed)
+        done = backstory(folder, "examine", "run", "--experiment", "swap", *flags)
+        if results:
+            assert "holds an examination with another plugin, which would be lost" in done.stderr
+            done = backstory(folder, "examine", "run", "--experiment", "swap", "--again", *flags)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+    first, second = (result["figures"]["conditions"][0]["nats"] for result in results)
+    assert first != second, "the conditions of the file before are not taken over"
+    hashes = [result["provenance"]["plugins"]["my_experiment.py"] for result in results]
+    assert hashes[0] != hashes[1] and all(len(one) == 64 for one in hashes)
+
+
+PEEK = """
+import torch
+from dataclasses import dataclass
+import backstory as bs
+from backstory.models import Prediction
+from backstory.readers import Reader, ReaderKind
+
+@dataclass(frozen=True)
+class Settings:
+    pass
+
+@dataclass(frozen=True)
+class Table(Prediction):
+    table: torch.Tensor
+    p: object = None
+    def parts(self): return {parts}
+    def log_probs(self): return self.table
+    def log_prob(self, targets): return self.table.gather(2, targets[..., None])[..., 0]
+    def select(self, rows, times): return Table(None, self.table[rows, times][:, None])
+
+class Peek(Reader):
+    name = "peek"
+    def __init__(self, inner):
+        self.inner, self.settings = inner, Settings()
+        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
+        self.capabilities = inner.capabilities
+    def start(self, batch_size): self.inner.start(batch_size)
+    def predict(self, tokens):
+        p = self.inner.predict(tokens)
+        table = p.log_probs().clone()
+        if {peeks}:
+            table = torch.log_softmax(table + table.roll(1, 0), -1)
+        return Table(None, table, p)
+    def observe(self, targets): self.inner.observe(targets)
+    def snapshot(self): return self.inner.snapshot()
+    def restore(self, saved): self.inner.restore(saved)
+
+bs.register("reader", ReaderKind("peek", "peeks", lambda c, s: Peek(c.wrapped()), Settings, wraps=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "peeks", "problem"),
+    [
+        ("{'p': self.p}", "False", ""),
+        ("{'p': self.p}", "True", "with 4 rows the audit fails: "),
+        ("{}", "False", "its prediction does not hold that of the reader inside it"),
+    ],
+)
+def test_a_reader_is_checked_in_several_rows_and_for_what_it_wraps(
+    backstory: Backstory, tmp_path: Path, parts: str, peeks: str, problem: str
+) -> None:
+    (tmp_path / "peek.py").write_text(PEEK.replace("{parts}", parts).replace("{peeks}", peeks))
+    done = backstory(tmp_path, "check", "peek.py")
+    assert problem in done.stderr and done.returncode == (2 if problem else 0), done.stdout + done.stderr
+
+
+METRIC = """
+import math, numpy as np
+import backstory as bs
+from backstory.evaluation.metrics import Metric
+
+class Odd(Metric):
+    name = "odd"
+    @classmethod
+    def for_evaluation(cls, setup, options): return cls()
+    def update(self, scored): {update}
+    def result(self): return {"mean": np.float32(0.5), "each": np.arange(2), "last": math.nan}
+
+bs.register("metric", Odd)
+"""
+
+
+def test_a_metric_may_count_in_numpy_and_its_errors_are_one_line(
+    backstory: Backstory, folder: Path, tiny_run: Path
+) -> None:
+    shutil.copytree(tiny_run, folder / "run")
+    (folder / "odd.py").write_text(METRIC.replace("{update}", "pass"))
+    done = backstory(folder, "evaluate", "run", "--plugin", "odd.py", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["figures"]["odd"] == {"mean": 0.5, "each": [0, 1], "last": None}
+    assert "the metric odd has nan, which is no number; the result holds null" in done.stderr
+    (folder / "odd.py").write_text(METRIC.replace("{update}", "raise KeyError('sum')"))
+    done = backstory(folder, "evaluate", "run", "--plugin", "odd.py", "--out", "again")
+    assert done.returncode == 2 and "backstory: odd.py, line 10: KeyError: 'sum'\n" in done.stderr
+    (folder / "odd.py").write_text("import sys\nsys.exit(0)\n")
+    done = backstory(folder, "evaluate", "run", "--plugin", "odd.py", "--out", "again")
+    assert done.returncode == 2 and "odd.py, line 2: the plugin does not load (SystemExit: 0)" in done.stderr
+
+
 BROKEN = {
     "import": ("import nothing_like_this\n", r"bad.py, line 1: the plugin does not load \(ModuleNotFoundError: .*\)"),
     "syntax": ("x = 1\ndef f(:\n", r"bad.py, line 2: the plugin does not load \(SyntaxError: .*\)"),

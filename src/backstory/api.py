@@ -555,6 +555,8 @@ def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
     """
     if not isinstance(text, str):
         return text
+    if not text:
+        raise UserError("the text is empty; give a file or a text")
     if os.path.exists(text):
         return Path(text)
     if not re.search(r"\s", text):

@@ -23,6 +23,17 @@ class Peeks(Bigrams):
         p[np.arange(len(tokens) - 1), tokens[1:]] += 1
         return np.log(p / p.sum(1, keepdims=True))
 
+class Ends:
+    def predict(self, tokens):
+        raise SystemExit(0)
+
+    def observe(self, targets): ...
+
+class Talks(Bigrams):
+    def predict(self, tokens):
+        print("predicting")
+        return super().predict(tokens)
+
 class Broken:
     def predict(self, tokens):
         raise KeyError("state")
@@ -52,6 +63,22 @@ def test_a_predictor_that_passes(name: str, command: Command) -> None:
     assert re.fullmatch(r"  score +\d\.\d{4} bits per byte, .* per byte over 300 bytes", score)
     assert [line.split()[-1] for line in conditions] == ["passed"] * 4 + ["claimed"]
     assert "every token was decoded; seed 1" in extent
+
+
+def test_a_predictor_that_exits_does_not_pass(command: Command) -> None:
+    line = command("referee", "peeks.py:Ends", "--text", "my.txt").mistake()
+    assert re.search(r"peeks.py, line \d+: predict failed \(SystemExit: 0\); correct it and try again", line)
+
+
+def test_what_a_predictor_prints_is_no_part_of_the_answer(command: Command) -> None:
+    done = command("referee", "peeks.py:Talks", "--text", "my.txt", "--json")
+    assert done.code == 0 and json.loads(done.out)["kind"] == "referee" and "predicting" in done.err
+
+
+def test_a_figure_is_claimed_once(command: Command) -> None:
+    claims = ("--claim", "bits_per_byte=1", "--claim", "bits_per_byte=6")
+    line = command("referee", "bigrams.py:Bigrams", "--text", "my.txt", *claims).mistake()
+    assert "bits_per_byte is claimed twice; claim it once" in line
 
 
 def test_a_cheat_ends_with_exit_code_1_and_is_written(command: Command) -> None:
@@ -98,7 +125,7 @@ def test_the_commands_of_the_page_give_one_verdict(command: Command) -> None:
         ("bigrams.py --text my.txt", "'bigrams.py' names no predictor; give a module or a file and a function"),
         ("no.py:Bigrams --text my.txt", "there is no Python file 'no.py'"),
         ("no_such_module:Bigrams --text my.txt", "the module no_such_module does not load (ModuleNotFoundError"),
-        ("peeks.py:Broken --text my.txt", "peeks.py, line 13: predict failed (KeyError: 'state'); correct it"),
+        ("peeks.py:Broken --text my.txt", "peeks.py, line 24: predict failed (KeyError: 'state'); correct it"),
         ("bigrams.py:Bigrams --text my.txt --claim bpb=1", "there is no figure 'bpb'"),
         ("bigrams.py:Bigrams --text my.txt --cuts 0", "--cuts must be at least 1, not 0"),
         ("--process false --text my.txt", "the process ended before it answered start (exit code 1)"),

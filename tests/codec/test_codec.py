@@ -272,7 +272,15 @@ def test_what_comes_before_the_damage_is_kept(run: Run, tmp_path: Path, monkeypa
 
 def test_a_header_of_nonsense_is_refused(run: Run) -> None:
     header, code = unpack(compress(b"the cat", run).data, "it")
-    for changes in ({"tokens": -1}, {"batch_size": 1 << 30}, {"content": "more"}, {"size": "7"}, {"layers": [1]}):
+    for changes in (
+        {"tokens": -1},
+        {"batch_size": 1 << 30},
+        {"content": "more"},
+        {"size": "7"},
+        {"layers": [1]},
+        {"layers": []},
+        {"tokens": 10**9, "batch_size": 1},
+    ):
         with pytest.raises(UserError, match="is damaged: its header is not what was written"):
             unpack(pack(dataclasses.replace(header, **changes), code), "it")
     with pytest.raises(UserError, match="the reader 'odd', which is not there"):

@@ -248,6 +248,18 @@ class LearnsFromAllRows(Bigrams):
             np.add.at(counts, (self.tokens, np.atleast_2d(targets)), 1)
 
 
+class LearnsInPairs(Bigrams):
+    """Every two rows have one table of counts."""
+
+    def predict(self, tokens: np.ndarray) -> np.ndarray:
+        self.counts[1::2] = self.counts[::2]
+        return super().predict(tokens)
+
+    def observe(self, targets: np.ndarray) -> None:
+        super().observe(targets)
+        self.counts[::2] = self.counts[1::2] = self.counts[::2] + self.counts[1::2]
+
+
 class ReadsTheNextRow(Bigrams):
     """A row's last target is the first input of the next row."""
 
@@ -311,6 +323,7 @@ CHEATS: dict[str, Cheat] = {
         LooksAheadAtOneIn500, "causal", "the same with --every-token", 1 / 500, options={"every_token": True}
     ),
     "rows share counts": Cheat(LearnsFromAllRows, "causal", "4 rows that learn together", options={"batch_size": 4}),
+    "pairs of rows": Cheat(LearnsInPairs, "causal", "4 rows, two and two learn together", options={"batch_size": 4}),
     "next row": Cheat(ReadsTheNextRow, "causal", "4 rows, each sees the next one", options={"batch_size": 4}),
     "first pass kept": Cheat(KeepsTheFirstPass, "one_pass", "a later instance has what an earlier one read"),
     "only the first cheats": Cheat(OnlyTheFirstLooksAhead, "one_pass", "the first instance looks ahead, no other"),

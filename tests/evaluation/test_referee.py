@@ -45,6 +45,18 @@ def test_a_reader_is_refereed_in_its_own_blocks() -> None:
     assert bs.referee(reader, ids, types=MODEL_TYPES, block=5).figures.block == 5
 
 
+@pytest.mark.parametrize("block", [0, -3, 2.5, "16"])
+def test_a_block_that_is_no_number_of_tokens_is_refused(block: Any) -> None:
+    class Own(Bigrams):
+        pass
+
+    Own.block = np.int64(16)
+    assert refereed(Own, zoo.text(60)).block == 16
+    Own.block = block
+    with pytest.raises(UserError, match=r"the predictor's block is .*; it must be a whole number of tokens"):
+        refereed(Own, zoo.text(60))
+
+
 # --- cheats ---
 
 
@@ -232,6 +244,21 @@ class Ragged(Bigrams):
         return [[0.1], [0.1, 0.2]]
 
 
+def answering(answer: Callable[[torch.Tensor], Any]) -> type:
+    """A predictor whose tables are turned into other answers."""
+
+    class Answers(Bigrams):
+        def predict(self, tokens: np.ndarray) -> Any:
+            return answer(torch.from_numpy(super().predict(tokens)))
+
+    return Answers
+
+
+class Odd:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise KeyError("no array")
+
+
 class Breaks(Bigrams):
     def predict(self, tokens: np.ndarray) -> Any:
         return 1 / 0
@@ -242,8 +269,15 @@ class Breaks(Bigrams):
     [
         (Wide, r"predict returned a table of shape \(32, 11\) for 32 tokens; it must be \(32, 12\)"),
         (Short, r"predict returned a table of shape \(31, 12\) for 32 tokens; it must be \(32, 12\)"),
-        (Words, "predict returned .'a', 'b'.; it must return a table of log-probabilities"),
-        (Ragged, "it must return a table of log-probabilities"),
+        (Words, "predict returned .'a', 'b'.; it must be a table of log-probabilities"),
+        (Ragged, "it must be a table of log-probabilities"),
+        (answering(lambda t: [*t.requires_grad_()]), "it must be a table of log-probabilities"),
+        (answering(lambda t: t.to_sparse()), "it must be a table of log-probabilities"),
+        (answering(lambda t: t.to(torch.complex64)), "it must be a table of log-probabilities"),
+        (answering(lambda t: t > 0), "it must be a table of log-probabilities"),
+        (answering(lambda t: Odd()), "it must be a table of log-probabilities"),
+        (answering(lambda t: sys.exit(0)), r"test_referee.py, line \d+: predict failed \(SystemExit: 0\)"),
+        (lambda: sys.exit("bye"), r"the factory failed \(SystemExit: bye\)"),
         (Breaks, r"test_referee.py, line \d+: predict failed \(ZeroDivisionError: division by zero\)"),
         (lambda: 3, r"3 has no predict\(\); give an object with predict and observe"),
         ([1], r"\[1\] is no predictor"),
@@ -269,6 +303,7 @@ def test_a_token_without_a_type_is_said() -> None:
             "the referee cannot count the bytes of token ids; leave the claim bits_per_byte out",
         ),
         ({"claim": {"tokens": float("nan")}}, "a claim must be a number"),
+        ({"types": 0}, "types must be 1 or more, not 0"),
         ({"cuts": 0}, "cuts must be 1 or more"),
         ({"batch_size": 300}, "the text has 200 tokens but batch_size is 300"),
     ],
@@ -302,7 +337,7 @@ def test_the_example_of_the_protocol_is_the_python_example(tmp_path: Path) -> No
 
 
 ANSWER = """
-import json, sys, time
+import json, subprocess, sys, time
 for line in sys.stdin:
     request = json.loads(line)
     {body}
@@ -324,20 +359,28 @@ PROBLEMS: dict[str, tuple[str, str]] = {
     "forgets": ("print('{}', flush=True)", 'without "log_probs"'),
     "wrong shape": (
         "print(json.dumps({'log_probs': [[-1.0] * 3]}), flush=True)",
-        r"predict returned a table of shape \(1, 3\) for 1 tokens; it must be \(1, 256\)",
+        r"the log_probs of the process are a table of shape \(1, 3\) for 1 tokens; it must be \(1, 256\)",
     ),
     "ragged": (
         "print(json.dumps({'log_probs': [[-1.0], [-1.0, -2.0]]}), flush=True)",
-        "it must return a table of log-probabilities",
+        r"the log_probs of the process are \[\[-1.0\], \[-1.0, -2.0\]\]; it must be a table of log-probabilities",
+    ),
+    "nothing": (
+        "print(json.dumps({'log_probs': None}), flush=True)",
+        "the log_probs of the process are None; it must be",
+    ),
+    "escapes": (
+        "subprocess.Popen(['sleep', '30'], start_new_session=True)\n    sys.exit()",
+        "the process did not answer start in 0.3 seconds; allow more with timeout",
     ),
 }
 
 
-@pytest.mark.parametrize("name", fast_then_full(list(PROBLEMS), ["dies", "hangs", "talks"]))
+@pytest.mark.parametrize("name", fast_then_full(list(PROBLEMS), ["dies", "hangs", "talks", "escapes"]))
 def test_a_process_that_fails_is_said_in_a_line(name: str, tmp_path: Path) -> None:
     body, message = PROBLEMS[name]
     command = process(tmp_path / "p.py", ANSWER.format(body=body))
-    timeout = 0.3 if name == "hangs" else 60
+    timeout = 0.3 if name in ("hangs", "escapes") else 60
     with pytest.raises(UserError, match=message) as error:
         bs.referee(process=command, text=b_text(tmp_path), timeout=timeout)
     assert "\n" not in str(error.value)

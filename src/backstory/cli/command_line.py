@@ -43,7 +43,7 @@ def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None 
     """Read the arguments of a verb into its dataclass; `--help` and `--help-all` print and exit. Raises UserError."""
     if (page := help_page.wanted(arguments)) is not None:
         print(help_page.page(kind, verb, default, everything=page == "all"))
-        raise SystemExit(0)
+        raise help_page.HelpShown(0)
     marked: Any = tyro.conf.configure(tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs)(kind)
     options: dict[str, Any] = {} if default is None else {"default": default}
     # tyro has flags of its own, which write files; a verb accepts only those in its help.

@@ -184,6 +184,8 @@ def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
 
 def text_source(text: str) -> Path | BinaryIO:
     """Return the text named by TEXT: a path, or standard input. Raises UserError for the name of a split."""
+    if not text:
+        raise UserError("the text is empty; give a file, or - for standard input")
     if text in ("train", "valid", "test") and not Path(text).exists():
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
     if text == "-":
@@ -260,6 +262,8 @@ def _proof(figures: "EvaluationFigures") -> list[str]:
     nats, size = figures.proof.nats_per_token, f"{figures.proof.bytes:,} bytes"
     better = nats / figures.nats_per_token - 1 if figures.nats_per_token > 0 else 0.0
     held = f", but the score claims {better:.1%} less than it takes to decode" if better > 1e-3 else ""
+    if (figures.proof.uncounted_share or 0.0) > 0.01:
+        held += ", but too many rows for so short a text: `verify` will not accept it; use a smaller --batch-size"
     return [f"  proof       {figures.proof.file}, {size}: {nats:.4f} nats per token in code{held}"]
 
 

@@ -116,6 +116,10 @@ def page(kind: type, verb: str, default: Any, everything: bool) -> str:
     return "\n".join(lines)
 
 
+class HelpShown(SystemExit):
+    """The page of help was printed, which ends the command."""
+
+
 def wanted(arguments: Iterable[str]) -> Literal["common", "all"] | None:
     """Return the page that arguments ask for, if any."""
     typed = set(arguments)

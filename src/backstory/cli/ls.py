@@ -90,7 +90,7 @@ def _runs(args: ListArguments) -> int:
         return 0
     from backstory.reports.tables import Table, columns, to_text
 
-    headings = columns("run", "corpus", "parameters#", "epoch#", "validation#", "test#", "state", "last epoch (UTC)")
+    headings = columns("run", "corpus", "parameters#", "epoch#", "validation#", "test#", "state", "log changed (UTC)")
     print(to_text(Table(headings, tuple(_line(run) for run in runs if run.problem is None))))
     for run in runs:
         if run.problem is not None:

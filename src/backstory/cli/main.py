@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, out_of_memory, refused
-from backstory.config.plugin_files import load_plugins, split_plugins
+from backstory.config.plugin_files import load_plugins, of_plugin, split_plugins
 from backstory.config.process import Interrupted, Stopped, first_here, interruptible
 from backstory.config.terminal import failure, printing
 
@@ -68,8 +68,12 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
     try:
         try:
             code = _run(arguments)
-        except SystemExit as stop:  # after --help
-            code = int(stop.code or 0)
+        except SystemExit as stop:
+            if type(stop) is SystemExit:  # not `HelpShown`: a plug-in or a predictor has called exit
+                raise UserError(
+                    f"the code of a file that was loaded ended the command with exit({stop.code!r})"
+                ) from None
+            code = 0
         sys.stdout.flush()
         return code, None
     except (UserError, NonFiniteError, Stopped) as error:
@@ -78,8 +82,10 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
         # A full disk or a folder without permission needs no traceback.
         line = refused(error)
         return line.exit_code, str(line)
-    except (MemoryError, RuntimeError, ImportError) as error:  # ImportError: a library that cannot be loaded
-        if (line := out_of_memory(error)) is None:
+    except Exception as error:
+        # An ImportError may be a library that does not fit into memory.
+        no_memory = out_of_memory(error) if isinstance(error, MemoryError | RuntimeError | ImportError) else None
+        if (line := no_memory or of_plugin(error)) is None:
             raise
         return line.exit_code, str(line)
 

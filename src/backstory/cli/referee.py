@@ -1,5 +1,6 @@
 """`backstory referee MODULE:FACTORY --text FILE`: audit and score a predictor of anybody's."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -52,8 +53,9 @@ def main(arguments: Sequence[str]) -> int:
     typed = str(args.text) == "-"
     text = RefereedText.of_file(typed_text(), "standard input") if typed else RefereedText.of_path(args.text)
     options = RefereeOptions.of(**{field.name: getattr(args, field.name) for field in fields(RefereeOptions)})
-    make = None if args.predictor is None else load_factory(args.predictor)
-    with progress_bar(f"refereeing on {args.text}", unit="bytes") as progress:
+    with progress_bar(f"refereeing on {args.text}", unit="bytes") as progress, contextlib.redirect_stdout(sys.stderr):
+        # What the code of others prints is no part of the answer.
+        make = None if args.predictor is None else load_factory(args.predictor)
         result = referee(make, text, options, process=args.process, name=name, progress=progress)
     args.show(result, lambda: describe(result))
     passed = result.figures.audit.passed

@@ -64,14 +64,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def describe(verified: "Verification") -> str:
     """Return what was decoded as lines of text."""
+    from backstory.evaluation.proving import TOLERANCE, UNCOUNTED
+
     of = f"the {verified.split} split of {verified.corpus}" if verified.split != "text" else verified.corpus
     text = {
-        True: f"the same as {of}",
-        False: f"NOT {of}",
+        True: f"the same as {verified.compared}",
+        False: f"NOT {verified.compared}",
         None: f"{of}, it says; name the text with --text, or its corpus with --corpus, to compare",
     }[verified.same_text]
     worse = verified.nats_per_token / verified.reported - 1 if verified.reported > 0 else 0.0
-    claim = "as reported" if verified.holds or verified.same_text is False else f"{worse:.1%} more than reported"
+    claim = "as reported" if worse <= TOLERANCE else f"{worse:.1%} more than reported"
+    if verified.uncounted > UNCOUNTED:
+        claim += (
+            f", but the last tokens of its {verified.rows:,} rows, which the decoder has before their turn, take "
+            f"{verified.uncounted:.0%} more: NOT proved; read it in fewer rows"
+        )
     tokens = f"{verified.tokens:,} {plural(verified.unit, verified.tokens)}"
     lines = "" if verified.lines is None else f" in {verified.lines:,} {plural('line', verified.lines)}, each by itself"
     after = "" if verified.after is None else f", read after {verified.after}"

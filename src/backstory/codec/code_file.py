@@ -17,6 +17,9 @@ MARK = b"\x8bBKS"
 VERSION = 2
 LARGEST_HEADER = 1 << 22
 MOST_ROWS = 1 << 16
+CHECK_EVERY = 4096
+"""Steps between two checksums of the text."""
+CHECK_BITS = 32
 _START = struct.Struct(">4sBII")
 TEXT = {"corpus": str, "fingerprint": str, "split": str, "unit": str, "nats_per_token": float}
 """Types of what is said of the text of a proof."""
@@ -122,7 +125,10 @@ def _header(deflated: bytes) -> Header | None:
         return None
     header = Header(**cast(dict[str, Any], values))
     numbers = header.size, header.tokens, header.code_size, header.code_crc
-    valid = min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS
+    valid = min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS and len(header.layers) > 0
+    # The checksums of as many tokens would not fit into the code: no memory is taken for what a header says alone.
+    checks = header.tokens // header.batch_size // CHECK_EVERY
+    valid = valid and checks * CHECK_BITS <= 8 * header.code_size
     if header.content == "tokens":
         valid = valid and header.tokens > 0 and has_fields(header.text, TEXT)
         valid = valid and (header.lines is None or 1 <= header.lines <= header.tokens)

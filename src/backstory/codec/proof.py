@@ -36,7 +36,9 @@ class Proof:
     ids: np.ndarray
     """(N,) int32."""
     nats_per_token: float
-    """Length of the tokens' code, without what says where rows begin."""
+    """Length of the tokens' code, without the last tokens of rows, which stand in front of it."""
+    uncounted: float
+    """Length of those, as a share of it: what the decoder has before its turn."""
     run: Run
     lengths: np.ndarray | None = None
     """(lines,) tokens of each line if each was read by itself."""
@@ -79,7 +81,7 @@ def prove(
         after=None if after is None else {"split": after.name, "sha256": ids_hash(after.ids)},
         **describe(run, reader, layers, options, overrides, batch_size),
     )
-    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run, lengths), pack(header, code)
+    return Proof(header, ids, *_length(coded, len(ids)), run, lengths), pack(header, code)
 
 
 def decode_proof(
@@ -103,6 +105,12 @@ def decode_proof(
     if model is None and not Path(header.model).is_dir():  # nothing is downloaded because a file says so
         raise UserError(f"the model of {one_line(name)}, {one_line(header.model)}, is not here; name it with --model")
     run, reader = open_decoder(header, header.model if model is None else model, options.device)
+    unit = run.vocabulary.tokenizer.unit
+    if (header.reader, (header.text or {})["unit"]) != (reader.name, unit):
+        raise UserError(
+            f"{one_line(name)} says that it is of the reader {one_line(header.reader)}, and its code is of {reader.name} on "
+            f"tokens of the unit {unit}; it was changed after it was written"
+        )
     before, size = _before(name, header, run, options), (header.tokens, header.batch_size, header.lines)
     try:
         with same_threads(header):
@@ -112,7 +120,7 @@ def decode_proof(
             raise BrokenCode(coded)
     except BrokenCode as error:
         raise broken(name, header, error.coded) from None
-    return Proof(header, ids, _nats(coded.bits["model"], len(ids)), run, lengths)
+    return Proof(header, ids, *_length(coded, len(ids)), run, lengths)
 
 
 def _code(
@@ -175,5 +183,7 @@ def _before(name: str, header: Header, run: Run, options: ModelOptions) -> np.nd
     return split.ids
 
 
-def _nats(bits: float, tokens: int) -> float:
-    return bits * math.log(2) / tokens
+def _length(coded: CodedText, tokens: int) -> tuple[float, float]:
+    """Return the nats per token, and the share of what is not counted in them."""
+    model, rows = coded.bits["model"], coded.bits["rows"]
+    return model * math.log(2) / tokens, rows / model if model else float(rows > 0)

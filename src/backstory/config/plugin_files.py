@@ -15,7 +15,7 @@ from backstory.config.errors import UserError, check_name, shown
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugin files of this process, which the processes that it starts load as well."""
 LOADED: dict[str, str] = {}
-"""SHA-256 (hex) of each loaded file, by its absolute path; results record them."""
+"""SHA-256 (hex) of each loaded file, by its absolute path; figures depend on them, and results record them."""
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -63,6 +63,12 @@ def load_plugin(file: Path, given_to: str = "--plugin") -> None:
         raise
 
 
+def plugin_hashes() -> dict[str, str]:
+    """Return the SHA-256 (hex) of each loaded file by its name; of two with one name by their paths."""
+    names = [Path(path).name for path in LOADED]
+    return {name if names.count(name) == 1 else path: LOADED[path] for path, name in zip(LOADED, names, strict=True)}
+
+
 def load_factory(name: str) -> Callable[[], Any]:
     """Return the function or class that `module:name` or `file.py:name` names. Raises UserError."""
     place, _, attribute = name.rpartition(":")
@@ -78,7 +84,7 @@ def load_factory(name: str) -> Callable[[], Any]:
         _import_from(os.getcwd())
         try:
             module = importlib.import_module(place)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
             raise UserError(f"the module {place} does not load ({problem}); correct it, or give file.py:name") from None
     functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
@@ -99,7 +105,7 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
     sys.modules[module.__name__] = module  # dataclasses look up their module by its name
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         if isinstance(error, UserError):
             raise UserError(f"{where(error, path)}: {error}") from None
@@ -110,7 +116,16 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
     return module
 
 
-def where(error: Exception, path: Path) -> str:
+def of_plugin(error: Exception) -> UserError | None:
+    """Return an error that a loaded file raised, or what it called, as one line with the place; None for one of our own."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    path = next((file for file in reversed(files) if file in LOADED), None)
+    if path is None:
+        return None
+    return UserError(f"{where(error, Path(path))}: {type(error).__name__}: {error}")
+
+
+def where(error: BaseException, path: Path) -> str:
     """Return `my_core.py, line 12`: the last line of the file that an error passed through."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path.name}, line {error.lineno}"

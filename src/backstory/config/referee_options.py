@@ -45,6 +45,8 @@ class RefereeOptions(Options):
         for claim in self.claim:
             name, _, value = claim.partition("=")
             check_name(name := name.strip().replace("-", "_"), CLAIMS, "figure")
+            if name in claims:
+                raise UserError(f"{name} is claimed twice; claim it once")
             try:
                 claims[name] = float(value)
             except ValueError:

@@ -17,6 +17,7 @@ import torch
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
 from backstory.config.options import ExaminationSettings, ExamineOptions
+from backstory.config.plugin_files import plugin_hashes
 from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, ProcessGroup, SingleProcess, check_length, check_splits
 from backstory.context.examined_text import AnnotatedText, WholeReading, row_length
@@ -246,6 +247,8 @@ def _examine(
         key["tags"] = _hash(text.tags)
     if words is not None:
         key["word_score"] = words.word_score
+    if plugins := plugin_hashes():
+        key["plugins"] = plugins
     store = LossStore(destination if first else None, key, again)
     losses = measure(settings.experiment, on, progress, by=settings.by, store=store, ranks=ranks)
     cut = 0

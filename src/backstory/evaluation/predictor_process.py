@@ -9,11 +9,11 @@ With several rows the lists of ids, and the table, have one more level. The text
 
 import json
 import os
+import select
 import shlex
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from typing import Any
 
@@ -22,8 +22,10 @@ import numpy as np
 from backstory.config.errors import UserError, shown
 from backstory.config.terminal import one_line
 
-TICK = 0.1
-"""Seconds between two looks at the clock."""
+LAST_WORDS = 1.0
+"""Seconds for a process that closed its output to end."""
+PIECE = 1 << 16
+"""Bytes that are read or written at once."""
 NUMBER = 40
 """Most characters of a number in an answer; a longer line is no table."""
 
@@ -36,12 +38,14 @@ class ProcessPredictor:
     """
 
     block = 1
+    answered = "the log_probs of the process are"
+    """How an error about the table begins."""
 
     def __init__(self, command: str, types: int, batch_size: int = 1, timeout: float = 60.0) -> None:
         self._types, self._timeout = types, timeout
-        self._deadline: float | None = None
-        self._late = False
-        self._closed = threading.Event()
+        self._closed = False
+        self._read = b""
+        """What it has written after its last answer."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
             words = shlex.split(command)
@@ -51,12 +55,14 @@ class ProcessPredictor:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
+                bufsize=0,
             )
         except (OSError, ValueError, IndexError) as error:
             self._errors.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"cannot start {shown(command)}: {reason}; give the command line of a program") from None
-        threading.Thread(target=self._watch, daemon=True).start()
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         try:
             self._ask("start", {"types": types, "batch_size": batch_size}, 0)
         except BaseException:
@@ -67,19 +73,16 @@ class ProcessPredictor:
         answer = self._ask("predict", tokens.tolist(), tokens.size * self._types)
         if "log_probs" not in answer:
             raise UserError('the process answered {"predict": ...} without "log_probs"; see docs/referee.md')
-        try:
-            return np.array(answer["log_probs"])
-        except ValueError:  # rows of different lengths
-            return answer["log_probs"]
+        return answer["log_probs"]
 
     def observe(self, targets: np.ndarray) -> None:
         self._ask("observe", targets.tolist(), 0)
 
     def close(self) -> None:
         """End the process and those that it started."""
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._closed.set()
+        self._closed = True
         self._kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
@@ -91,24 +94,15 @@ class ProcessPredictor:
 
     def _ask(self, what: str, content: Any, numbers: int) -> dict[str, Any]:
         """Send a request and return the answer, which holds at most so many numbers."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
-        longest, line = 10_000 + NUMBER * numbers, b""
-        self._deadline = time.monotonic() + self._timeout
-        try:
-            stdin.write(json.dumps({what: content}).encode() + b"\n")
-            stdin.flush()
-            line = stdout.readline(longest)
-        except OSError:  # it has ended
-            pass
-        finally:
-            self._deadline = None
-        if self._late:
+        longest = 10_000 + NUMBER * numbers
+        line = self._exchanged(json.dumps({what: content}).encode() + b"\n", longest)
+        if line is None:
+            self._kill()
             raise UserError(
                 f"the process did not answer {what} in {self._timeout:g} seconds; allow more with --timeout"
             )
         if not line.endswith(b"\n"):
-            if len(line) == longest:
+            if len(line) >= longest:
                 raise UserError(f"the process answered {what} with more than {longest:,} characters; {_PLEASE}")
             raise UserError(f"the process ended before it answered {what} ({self._last_words()}); correct it")
         try:
@@ -120,10 +114,38 @@ class ProcessPredictor:
             raise UserError(f"the process answered {what} with {shown(written)}, which is no JSON object; {_PLEASE}")
         return answer
 
+    def _exchanged(self, request: bytes, longest: int) -> bytes | None:
+        """Write a line and return the next one that comes, or what there is where it is too long or the output ends.
+
+        None after `timeout` seconds, whoever else holds the pipes open.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        deadline = time.monotonic() + self._timeout
+        while request or b"\n" not in self._read:
+            left = deadline - time.monotonic()
+            readable, writable, _ = select.select([stdout], [stdin] if request else [], [], max(0.0, left))
+            if left <= 0 and not readable and not writable:
+                return None
+            if writable:
+                try:
+                    request = request[os.write(stdin.fileno(), request[:PIECE]) :]
+                except BlockingIOError:
+                    pass
+                except OSError:  # it reads no more
+                    request = b""
+            if readable:
+                piece = os.read(stdout.fileno(), PIECE)
+                self._read += piece
+                if not piece or (b"\n" not in self._read and len(self._read) >= longest):
+                    break
+        line, newline, self._read = self._read.partition(b"\n")
+        return line[:longest] if len(line) >= longest else line + newline
+
     def _last_words(self) -> str:
         """Return the exit code of the process, and the last line that it wrote to standard error."""
         try:
-            code: int | None = self._process.wait(timeout=10 * TICK)
+            code: int | None = self._process.wait(timeout=LAST_WORDS)
         except subprocess.TimeoutExpired:  # it closed its output, and goes on
             code = None
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
@@ -139,14 +161,6 @@ class ProcessPredictor:
         except (OSError, AttributeError):  # it has ended, or the system has no sessions
             if self._process.poll() is None:
                 self._process.kill()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(TICK):
-            deadline = self._deadline
-            if deadline is not None and time.monotonic() > deadline:
-                self._late = True
-                self._kill()
-                return
 
 
 _PLEASE = "standard output is for answers alone, one line each (docs/referee.md)"

@@ -43,6 +43,8 @@ class Instance:
 
     def __init__(self, make: Callable[[], Any], types: int | None) -> None:
         self.types = types
+        if types is not None and types < 1:
+            raise UserError(f"types must be 1 or more, not {types}")
         self.predictor: Any = _called(make, "the factory")
         self._answer: Any = None
         lacking = [name for name in ("predict", "observe") if not callable(getattr(self.predictor, name, None))]
@@ -59,13 +61,14 @@ class Instance:
 
     def reread(self) -> Tensor:
         """Return what the last answer holds now, as a copy."""
-        table, (rows, times) = _numbers(self._answer), self._shape
+        answered = getattr(self.predictor, "answered", "predict returned")
+        table, (rows, times) = _called(_numbers, answered, self._answer, answered), self._shape
         expected = (times, self.types or "types") if rows == 1 else (rows, times, self.types or "types")
         if table.ndim != len(expected) or any(
             want not in ("types", have) for have, want in zip(table.shape, expected, strict=True)
         ):
             raise UserError(
-                f"predict returned a table of shape {_dimensions(table.shape)} for {times:,} tokens"
+                f"{answered} a table of shape {_dimensions(table.shape)} for {times:,} tokens"
                 f"{'' if rows == 1 else f' of {rows} rows'}; it must be {_dimensions(expected)}"
             )
         self.types = table.shape[-1]
@@ -88,16 +91,19 @@ def _given(ids: Tensor) -> np.ndarray:
     return (ids[0] if len(ids) == 1 else ids).numpy().astype(np.int64)
 
 
-def _numbers(answer: Any) -> np.ndarray:
-    """Return an answer as a new array of float64. Raises UserError for what holds anything but numbers."""
+def _numbers(answer: Any, answered: str) -> np.ndarray:
+    """Return an answer as a new array of float64. Raises UserError for what holds anything but real numbers."""
+    wrong = UserError(f"{answered} {described(answer)}; it must be a table of log-probabilities, all of them numbers")
     if isinstance(answer, Tensor):
+        if answer.layout is not torch.strided or answer.is_complex() or answer.dtype is torch.bool:
+            raise wrong
         return answer.detach().to("cpu", torch.float64, copy=True).numpy()
     try:
         table = np.array(answer)
-    except (ValueError, TypeError):  # lists of different lengths
-        table = np.array(None)
+    except Exception:  # lists of different lengths, tensors with gradients, whatever its own conversion raises
+        raise wrong from None
     if table.dtype.kind not in "fiu":
-        raise UserError(f"predict returned {described(answer)}; it must return a table of log-probabilities")
+        raise wrong
     return table.astype(np.float64)
 
 
@@ -111,7 +117,7 @@ def _called(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
         return function(*arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         ours = str(Path(backstory.__file__).parent)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
         location = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""

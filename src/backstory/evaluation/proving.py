@@ -23,6 +23,8 @@ from backstory.runs.run import Run
 
 TOLERANCE = 1e-3
 """Share by which a reported score may be better than the code: products of other shapes round differently."""
+UNCOUNTED = 0.01
+"""Most that the last tokens of rows may add to the code; a reader could tell them to the rows before."""
 Progress = Callable[[int, int], None]
 
 
@@ -55,6 +57,7 @@ def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | 
         bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
         nats_per_token=proof.nats_per_token,
+        uncounted_share=proof.uncounted or None,
     )
 
 
@@ -79,14 +82,25 @@ class Verification:
     bits_per_token: float
     reported: float
     """Nats per token that the evaluation reported."""
+    rows: int
+    """Rows that were read side by side."""
+    uncounted: float
+    """Share that the last tokens of rows add to the code; they are not counted."""
+    compared: str | None
+    """What the decoded text was compared with: a file or a split."""
     same_text: bool | None
     """True if the decoded tokens, and the lines if each was read by itself, are those of the text; None if there was no text
     to compare with."""
 
     @property
+    def score_holds(self) -> bool:
+        """Return True if the reported score is no better than the code, and all but 1% of the code is counted."""
+        return self.uncounted <= UNCOUNTED and self.nats_per_token <= self.reported * (1 + TOLERANCE)
+
+    @property
     def holds(self) -> bool:
-        """Return True if the text is the same, and the reported score no better than the code."""
-        return self.same_text is not False and self.nats_per_token <= self.reported * (1 + TOLERANCE)
+        """Return True if the text is not another one, and the reported score no better than the code."""
+        return self.same_text is not False and self.score_holds
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and `holds` as plain values."""
@@ -129,6 +143,7 @@ def verify(
     options = ModelOptions(device=device, data_dir=data_dir, corpus=corpus, field=field)
     proof = decode_proof(file, model, options, progress)
     described: dict[str, Any] = proof.header.text or {}
+    compared, expected = _expected(proof, text, options)
     return Verification(
         file=name_of(file),
         model=proof.header.model,
@@ -143,7 +158,10 @@ def verify(
         perplexity=perplexity(proof.nats_per_token),
         bits_per_token=bits(proof.nats_per_token),
         reported=described["nats_per_token"],
-        same_text=_is_same(proof, _expected(proof, text, options)),
+        rows=proof.header.batch_size,
+        uncounted=proof.uncounted,
+        compared=compared,
+        same_text=_is_same(proof, expected),
     )
 
 
@@ -156,18 +174,19 @@ def _is_same(proof: Proof, expected: Split | None) -> bool | None:
     return same_lines and np.array_equal(expected.ids, proof.ids)
 
 
-def _expected(proof: Proof, text: Path | None, options: ModelOptions) -> Split | None:
-    """Return the text that was to be read; None if it is not here."""
+def _expected(proof: Proof, text: Path | None, options: ModelOptions) -> tuple[str | None, Split | None]:
+    """Return the name of the text that was to be read, and the text; None for both if it is not here."""
     described: dict[str, Any] = proof.header.text or {}
     if text is not None:
         lines = None if proof.lengths is None else TextLines()
-        return read_text(proof.run, text, options.field, lines).splits["text"]
+        return text.name, read_text(proof.run, text, options.field, lines).splits["text"]
     if options.corpus is None and described["fingerprint"] != proof.run.corpus.get("fingerprint"):
-        return None
+        return None, None
     try:
         corpus = proof.run.other_dataset(options.corpus, options.data_dir, options.field)
     except UserError:
         if options.corpus is not None:
             raise
-        return None  # the run's own is not here, or has changed
-    return corpus.splits.get(described["split"])
+        return None, None  # the run's own is not here, or has changed
+    split = corpus.splits.get(described["split"])
+    return (None, None) if split is None else (f"the {split.name} split of {corpus.corpus}", split)

@@ -7,6 +7,7 @@ reading, and replays the text up to a random place.
 
 import dataclasses
 import math
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backstory.config.arguments import described
 from backstory.config.errors import UserError
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.scores import bits, perplexity
@@ -107,8 +109,7 @@ class _Refereeing:
         self._main, self._shadow = self._instance(text.types), self._instance(text.types)
         if self._main.predictor is self._shadow.predictor:
             raise UserError("the factory made the same object twice; it must make a new one at each call")
-        own = getattr(self._main.predictor, "block", None)
-        self._block = options.block or (own if isinstance(own, int) and own > 0 else BLOCK)
+        self._block = options.block or self._own_block()
         self._rows = options.batch_size
         self._length = math.ceil(len(text.ids) / self._rows)
         self._tolerance = Tolerance(
@@ -119,6 +120,21 @@ class _Refereeing:
         self._scores = torch.zeros(self._rows, self._length, dtype=torch.float64)
         """Log-probabilities of the targets as they were scored."""
         self._scored = torch.zeros(self._rows, self._length, dtype=torch.bool)
+
+    def _own_block(self) -> int:
+        """Return the block that the predictor has, or the usual one. Raises UserError for one that is no number of tokens."""
+        own = getattr(self._main.predictor, "block", None)
+        if own is None:
+            return BLOCK
+        try:
+            block = operator.index(own)
+        except TypeError:
+            block = 0
+        if block < 1:
+            raise UserError(
+                f"the predictor's block is {described(own)}; it must be a whole number of tokens, 1 or more"
+            )
+        return block
 
     # --- the reading ---
 
@@ -149,7 +165,8 @@ class _Refereeing:
     def replay(self) -> None:
         """Let instances that are made after the reading replay the text up to a random block.
 
-        One replays it as it is; with several rows two more replay all of it with other rows changed.
+        One replays it as it is; with several rows others replay all of it with half of the rows changed, so that each two
+        rows are in different halves once.
         """
         for instance in (self._main, self._shadow):  # they may be large
             instance.close()
@@ -158,9 +175,11 @@ class _Refereeing:
         everything = torch.ones(self._rows, dtype=torch.bool)
         self._replay(last, everything)
         if self._rows > 1 and "one_pass" not in self._first:
-            some = torch.from_numpy(self._random.permutation(self._rows) < self._rows // 2)
-            for same_rows in (some, ~some):
-                self._replay(total, same_rows)
+            numbers = torch.from_numpy(self._random.permutation(self._rows))
+            for bit in range((self._rows - 1).bit_length()):
+                some = (numbers >> bit & 1).bool()
+                for same_rows in (some, ~some):
+                    self._replay(total, same_rows)
 
     def _replay(self, last: int, same_rows: Tensor) -> None:
         instance = self._instance(self._main.types)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from backstory.config import UserError, from_dict
 from backstory.config.options import LoadOptions
+from backstory.config.plugin_files import plugin_hashes
 from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
 from backstory.readers.base import Reader
@@ -83,6 +84,7 @@ def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader)
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
         "prepared": _prepared_hash(run) if reader.capabilities.adapts_weights else "",
         "precision": reader.precision.name,
+        **({"plugins": plugins} if (plugins := plugin_hashes()) else {}),
     }
 
 

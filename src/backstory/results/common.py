@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from backstory.config import plural
 from backstory.config.formats import count, plain
+from backstory.config.plugin_files import plugin_hashes
 from backstory.config.process import world
 from backstory.config.scores import SplitOverlap, UnknownShare
 from backstory.results.validation import (
@@ -121,6 +122,8 @@ class ProvenanceRecord(Record):
     older results."""
     taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""
+    plugins: Json | None = left_out()
+    """SHA-256 of each file of `--plugin`, by its name. Absent without one, and from older results."""
     more: Json = other_keys()
 
     @staticmethod
@@ -138,6 +141,7 @@ class ProvenanceRecord(Record):
             corpus=CorpusRecord.of(corpus),
             started=now(),
             command=command(),
+            plugins=plugin_hashes() or None,
         )
 
     @property

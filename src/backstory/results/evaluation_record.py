@@ -373,6 +373,8 @@ class ProofRecord(Record):
     """SHA-256 of the file."""
     nats_per_token: Number
     """Length of the code of the tokens: the score, proved on every token."""
+    uncounted_share: Amount | None = left_out()
+    """Share that the last tokens of rows add to the code; they are not counted. Above 1% `verify` takes it for no proof."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class RunSummary:
     test_nats: float | None = None
     """The test split by the static reader, per token."""
     changed: str | None = None
-    """Time of the last epoch, in UTC (ISO 8601)."""
+    """Time at which its log was last changed, in UTC (ISO 8601)."""
     problem: str | None = None
     """Description of the damage."""
 

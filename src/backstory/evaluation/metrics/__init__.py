@@ -8,7 +8,15 @@ import torch
 
 from backstory.config.options import EvalOptions
 from backstory.evaluation.metrics.gate_statistics import GateStatistics
-from backstory.evaluation.metrics.metric import AnswerAccuracy, MemoryCurve, Metric, Recency, StackLikelihood, added
+from backstory.evaluation.metrics.metric import (
+    AnswerAccuracy,
+    MemoryCurve,
+    Metric,
+    Recency,
+    StackLikelihood,
+    added,
+    plain_result,
+)
 from backstory.evaluation.metrics.per_token import PerToken
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
@@ -44,7 +52,7 @@ class MetricSet:
 
     def results(self) -> dict[str, Any]:
         """Return the section of every metric that applies and has one."""
-        return {metric.name: result for metric in self if (result := metric.result()) is not None}
+        return {metric.name: result for metric in self if (result := plain_result(metric)) is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the metrics measured so far, in plain values."""

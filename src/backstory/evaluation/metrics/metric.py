@@ -3,13 +3,16 @@
 A metric joins by one class and its line in `METRICS`.
 """
 
+import json
 import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.config.scores import perplexity
 from backstory.data import Answers, Truth
@@ -30,6 +33,7 @@ from backstory.results.evaluation_record import (
     RecencyRange,
     RecencyRecord,
 )
+from backstory.results.validation import json_values
 
 
 class Metric(ABC):
@@ -70,6 +74,36 @@ class Metric(ABC):
 
     def __exit__(self, *error: object) -> bool | None:
         return None
+
+
+def plain_result(metric: Metric) -> Any:
+    """Return a metric's section with plain values: numbers of numpy as those of Python, and null, with a warning, for one that
+    is not finite. Raises UserError for what JSON cannot hold.
+    """
+    infinite = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            value = value.tolist()
+        if isinstance(value, Mapping):
+            return {str(name): plain(inner) for name, inner in value.items()}
+        if isinstance(value, float) and not math.isfinite(value):
+            infinite.append(value)
+            return None
+        if isinstance(value, tuple | list):
+            return type(value)(plain(inner) for inner in value) if type(value) in (tuple, list) else value
+        return value
+
+    result = plain(metric.result())
+    try:
+        json.dumps(json_values(result), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the metric {metric.name} has a result that JSON cannot hold ({error})") from None
+    if infinite:
+        warnings.warn(
+            f"the metric {metric.name} has {infinite[0]}, which is no number; the result holds null", stacklevel=2
+        )
+    return result
 
 
 def added(states: Sequence[Any]) -> Any:
@@ -119,7 +153,13 @@ class StackLikelihood(SummingMetric):
         for layer in reversed(range(len(self.names))):
             self.sums[layer] -= log_prob.double()[block.scored].sum().item()
             if layer:
-                prediction = prediction.parts()["p"]
+                parts = prediction.parts()
+                if "p" not in parts:
+                    raise UserError(
+                        f"the prediction of the reader {self.names[layer]} does not hold that of the reader inside it; its "
+                        "parts() must return that one as 'p' (docs/extending.md)"
+                    )
+                prediction = parts["p"]
                 with self.precision.context(log_prob.device):
                     log_prob = prediction.log_prob(block.targets)
 
