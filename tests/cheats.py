@@ -74,6 +74,22 @@ class Boosted(Prediction):
         return self.inner.select(rows, times)  # whoever looks more closely sees the honest part
 
 
+@dataclass(frozen=True)
+class LittleMore(Boosted):
+    """Reports 0.0003 nats more than it has: within the limit of every score, and of half of them."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return self.inner.log_prob(targets) + 3e-4
+
+
+class ReportsALittleMore(StaticReader):
+    """Its scores are a little better than its distributions, all of them."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        return LittleMore(prediction.activations, prediction, torch.zeros(0))
+
+
 class GoldCache(StaticReader):
     """A cache that scores only the gold token."""
 
@@ -318,6 +334,18 @@ class SnapshotsNothing(StaticReader):
         self._state = self._next = snapshot[0]
 
 
+class RestoresElsewhere(StaticReader):
+    """Every restored reader is in another state than the one before."""
+
+    restored = 0
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot)
+        type(self).restored += 1
+        first, rest = self._state.hidden[0], self._state.hidden[1:]
+        self._state = self._next = self._state._replace(hidden=(first + 0.01 * type(self).restored, *rest))
+
+
 class ForksShareState(StaticReader):
     """Restores into tensors that its forks share, so that an audit would move the reader itself."""
 
@@ -398,6 +426,8 @@ CACHE_CHEATS: dict[type[NeuralCache], str] = {
 CACHE_CHEATS_WITH_ROWS: dict[type[NeuralCache], str] = {OneWindowForAllRows: "causal"}
 
 CHEATS: dict[type[StaticReader], str] = {
+    ReportsALittleMore: "as_reported",
+    RestoresElsewhere: "one_pass",
     GoldCache: "distribution",
     OpenGoldCache: "distribution",
     Unnormalised: "distribution",

@@ -117,11 +117,10 @@ def one_audit_seed() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def brief_audits() -> Iterator[None]:
-    """Evaluations audit a quarter of the usual places unless `--full`: in tiny runs the audit takes most of the time."""
+    """Evaluations audit a quarter of the usual places: in tiny runs the audit takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        if not tiers.FULL:
-            usual = evaluation.usual_places
-            patch.setattr(evaluation, "usual_places", lambda *sizes: max(2, usual(*sizes) // 4))
+        usual = evaluation.usual_places
+        patch.setattr(evaluation, "usual_places", lambda *sizes: max(2, usual(*sizes) // 4))
         yield
 
 

@@ -515,17 +515,17 @@ def test_a_killed_examination_goes_on_and_ends_as_if_it_had_not_been(long_run: P
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("experiment", ["shuffle", "truncate", "cache"])
+@pytest.mark.parametrize("experiment", ["shuffle", "cache"])
 def test_torchrun_ranks_write_what_one_process_writes(experiment: str, long_run: Path, tmp_path: Path) -> None:
     flags = ("--experiment", experiment, *LONG[2:])
-    for ranks in (1, 2, 3):
+    for ranks in (1, 3):
         out = finishes(started(long_run, tmp_path / str(ranks), *flags, ranks=ranks))
         assert out.count("targets; with") == 1
-    results = [json.loads((tmp_path / str(ranks) / "result.json").read_text()) for ranks in (1, 2, 3)]
-    assert results[0]["figures"] == results[1]["figures"] == results[2]["figures"]
-    assert [r["provenance"]["ranks"] for r in results] == [1, 2, 3]
-    losses = [(tmp_path / str(ranks) / LOSSES).read_bytes() for ranks in (1, 2, 3)]
-    assert losses[0] == losses[1] == losses[2]
+    results = [json.loads((tmp_path / str(ranks) / "result.json").read_text()) for ranks in (1, 3)]
+    assert results[0]["figures"] == results[1]["figures"]
+    assert [r["provenance"]["ranks"] for r in results] == [1, 3]
+    losses = [(tmp_path / str(ranks) / LOSSES).read_bytes() for ranks in (1, 3)]
+    assert losses[0] == losses[1]
 
 
 def test_torch_is_not_needed_to_import_backstory() -> None:

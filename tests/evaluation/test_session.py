@@ -216,7 +216,7 @@ def test_it_goes_on_in_another_process_bit_for_bit(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_endless_text_is_read_until_it_is_stopped(number: signal.Signals, tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "session"
     endless = subprocess.Popen(["yes", "ann saw the tea"], stdout=subprocess.PIPE)

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ BROKEN = list(product(("train", "evaluate", "generate"), ([1], [2], [1, 2]), ("f
 """Commands, the streams that break, and how."""
 
 
-def broken_output(trials: range, folder: Path) -> Iterator[str]:
+def broken_output(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one command with one break; the bounded ones are spread over all."""
     recipe = write_recipe(tiny_config(tiny_corpus(folder / "corpus")), folder / "recipe.yaml")
     run, out = folder / "run", folder / "out"

@@ -3,7 +3,7 @@
 import random
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 PAGE = 4096
 
 
-def corruption(trials: range, folder: Path) -> Iterator[str]:
+def corruption(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial damages one file of the newest of two checkpoints of a real run."""
     recipe = write_recipe(recipes(tiny_corpus(folder / "corpus"))["averaged and fine-tuned"], folder / "recipe.yaml")
     with zygote(folder) as started:

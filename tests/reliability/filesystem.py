@@ -4,7 +4,7 @@ import random
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ Point = tuple[str, int, str]
 """Scenario, number of the call, kind of the fault."""
 
 
-def filesystem(trials: range, folder: Path) -> Iterator[str]:
+def filesystem(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one fault. Also yields a line if all trials are fewer than there are points to fail at."""
     with zygote(folder) as started:
         bench = Bench(started, folder)
@@ -36,7 +36,7 @@ def filesystem(trials: range, folder: Path) -> Iterator[str]:
                 yield f"{name}, {kind} at call {call}, {bench.calls[name][call]}: {problem}"
 
 
-def size_limit(trials: range, folder: Path) -> Iterator[str]:
+def size_limit(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one size, in bytes, beyond which the system itself lets no file grow."""
     with zygote(folder) as started:
         bench = Bench(started, folder)

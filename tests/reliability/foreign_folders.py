@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -58,7 +58,7 @@ HELD = {
 """Files of a run, with the commands that read it or write it."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial puts one such thing in the place of one file or folder, and gives the commands that come by it."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         names = _made(folder)

@@ -3,7 +3,7 @@
 import io
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from processes import zygote
@@ -27,7 +27,7 @@ VERBS = {
 COUNT = 8 * len(VERBS)
 
 
-def full_disks(trials: range, folder: Path) -> Iterator[str]:
+def full_disks(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one verb with one size, in bytes, beyond which the system lets no file grow."""
     original = folder / "original"
     train(tiny_config(tiny_corpus(folder / "corpus")), original, console=Console(file=io.StringIO()))

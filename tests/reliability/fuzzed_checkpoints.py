@@ -4,7 +4,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from backstory.config import UserError, to_dict
 from backstory.runs.run import load_run
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Even trials change the checkpoint that is read with, odd ones the one that training goes on from."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         runs = [stopped_run(kind, folder) for kind in KINDS]

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -106,7 +106,7 @@ WORK = [
 """Slow parts, taken out, so that only what is typed decides."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Even trials write a settings file and read it with two verbs, odd ones type a command line."""
     desk = folder / "desk"
     desk.mkdir()

@@ -3,7 +3,7 @@
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,7 +24,7 @@ ENDS = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\n 
 SPACES = [" ", " ", "  ", "\t", "\u00a0", "\u3000", "\u200b"]
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial makes a file or a folder of files and prepares it, and again from the cache."""
     cache, there = folder / "cache", folder / "corpus"
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(cache)}):

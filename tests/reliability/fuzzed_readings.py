@@ -5,7 +5,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
@@ -28,7 +28,7 @@ READERS = ("static", "dynamic:rule=nadam,rate=0.001", "cache:window=20", "dynami
 TEXT = b"ann saw the jam and bob took more ink\n" * 3
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial changes a session and goes on with it, or what was prepared for a reader and reads with that."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         trained = _trained(folder)

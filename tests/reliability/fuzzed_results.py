@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ WIDE = 3
 """Entries of a long list that are kept: what is true of three is true of all."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Change a result, put it beside one that is whole, and ask for a report; then show it as its verb would."""
     starts, whole = _starts(), json.dumps(_real("read-demo"))
     run = folder / "run"

@@ -9,7 +9,7 @@ import resource
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -64,7 +64,7 @@ class Target:
         return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial spoils the checkpoint that is read with and the one that is gone on from, and uses both in a child."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         original, settings = stopped_run("averaged", folder)

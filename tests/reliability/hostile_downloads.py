@@ -9,7 +9,7 @@ import stat
 import struct
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -127,7 +127,7 @@ STRICT = Limits(answer=0.4, minimum_rate=1_000, window=0.4)
 """For the slow ones; the others need none, and a busy machine must not be taken for a slow server."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """One attack a trial, those on hashes last; after each, an honest server in its place makes all well."""
     checks: list[tuple[str, Callable[[Server, Path], str]]] = [
         *((name, functools.partial(_archive, name)) for name in ATTACKS),

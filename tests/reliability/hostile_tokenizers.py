@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +26,7 @@ SECONDS = 60
 """Seconds that both readings of a trial may take on a machine that others use too."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial prepares a corpus with a tokenizer, and reads with a run that has it in its vocabulary."""
     good = byte_level("ann saw the jam and bob took more ink\n" * 20).to_str()
     (folder / "good.json").write_text(good)

@@ -18,7 +18,7 @@ from small_runs import recipes, write_recipe
 from backstory.config import RunConfig
 
 
-def kill(trials: range, folder: Path) -> Iterator[str]:
+def kill(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one kill. Also yields a line if many of them left an activity out that a process spends its time on."""
     landed: Counter[str] = Counter()
     with zygote(folder) as started:
@@ -66,7 +66,7 @@ class Chain:
         for place in (self.out, self.folder / "cache"):
             shutil.rmtree(place, ignore_errors=True)
 
-    def run(self, trials: range) -> Iterator[str]:
+    def run(self, trials: Sequence[int]) -> Iterator[str]:
         self.begin_again()
         for number in trials:
             chosen = random.Random(number)

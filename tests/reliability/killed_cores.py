@@ -4,7 +4,7 @@ import itertools
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ SYSTEMS = list(itertools.product(CORES, OPTIMIZERS, (False, True)))
 COUNT = 2 * len(SYSTEMS)
 
 
-def killed_cores(trials: range, folder: Path) -> Iterator[str]:
+def killed_cores(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one kill: of a system's first it is in the very first save, of its second at a random time."""
     corpus, landed = tiny_corpus(folder / "corpus", lines=20), Counter[str]()
     spread = random.Random(0).sample(range(len(SYSTEMS)), len(SYSTEMS))  # so that any part of them is of all kinds

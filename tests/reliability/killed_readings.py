@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from runs import contents, sentences, tiny_config, tiny_corpus
 from backstory.training import train
 
 READERS = {
-    "static": (30_000, ["--reader", "static"]),
+    "static": (10_000, ["--reader", "static", "--audit-places", "2"]),
     "adaptive": (2_000, ["--reader", "dynamic:rule=sgd,rate=0.1", "--reader", "cache:theta=0.1"]),
 }
 """About how many words the text has, and how it is read."""
 
 
-def killed_readings(trials: range, folder: Path) -> Iterator[str]:
+def killed_readings(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one kill. Every fourth start begins anew, the others go on from what was saved."""
     run, landed = folder / "run", Counter[str]()
     train(tiny_config(tiny_corpus(folder / "corpus")), run, console=Console(file=io.StringIO()))
@@ -61,7 +61,7 @@ class Chain:
     def figures(self) -> dict[str, Any]:
         return json.loads((self.out / "result.json").read_text(encoding="utf-8"))["figures"]
 
-    def run(self, trials: range) -> Iterator[str]:
+    def run(self, trials: Sequence[int]) -> Iterator[str]:
         for number in trials:
             delay = random.Random(number).random() * self.seconds
             while (running := self.killed_after(delay, resume=number % 8 < 6)) is not None:

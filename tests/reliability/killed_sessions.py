@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from backstory.readers.saved_reading import load_reading
 from backstory.training import train
 
 
-def killed_sessions(trials: range, folder: Path) -> Iterator[str]:
+def killed_sessions(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one kill."""
     run, landed = folder / "run", Counter[str]()
     train(tiny_config(tiny_corpus(folder / "corpus")), run, console=Console(file=io.StringIO()))
@@ -70,7 +70,7 @@ class Chain:
             *self.command, *flags, before=[("killed_sessions", "type_in", {"path": str(self.typed)})]
         )
 
-    def run(self, trials: range) -> Iterator[str]:
+    def run(self, trials: Sequence[int]) -> Iterator[str]:
         for number in trials:
             delay = random.Random(number).random() * self.seconds
             while True:

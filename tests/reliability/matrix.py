@@ -1,6 +1,7 @@
 """The reliability matrix: what must hold when processes are killed, disks fail and files lie, and how often it is tried."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,15 @@ class Case:
     """Trials of the whole matrix."""
     bounded: int
     """Trials of `pytest --full`."""
-    run: Callable[[range, Path], Iterator[str]]
+    run: Callable[[Sequence[int], Path], Iterator[str]]
+    spread: bool = False
+    """True if trials of one kind follow each other: the bounded part is then drawn from all of them."""
+
+    def part(self) -> Sequence[int]:
+        """Return the trials of `pytest --full`, the same each time."""
+        if not self.spread:
+            return range(self.bounded)
+        return sorted(random.Random(7).sample(range(self.count), self.bounded))
 
 
 ENDS = "taken, or one line and exit code 2 with nothing written; no traceback, no hang"
@@ -66,6 +75,7 @@ MATRIX: dict[str, Case] = {
         killed_cores.COUNT,
         4,
         killed_cores.killed_cores,
+        spread=True,
     ),
     "killed-readings": Case(
         "SIGKILL of an evaluation at random times, static and adaptive, then --resume or once more",
@@ -73,6 +83,7 @@ MATRIX: dict[str, Case] = {
         20,
         4,
         killed_readings,
+        spread=True,
     ),
     "killed-sessions": Case(
         "SIGKILL of a session at random times, static and adaptive, then --resume with the lines after those it had read",
@@ -85,7 +96,7 @@ MATRIX: dict[str, Case] = {
         "standard output and standard error that are full, closed or without a reader, while work goes on",
         "the result of an undisturbed run; exit code 2 for a full standard output, else 0; no traceback",
         len(BROKEN),
-        9,
+        10,  # of 27 in threes: of each three another one
         broken_output,
     ),
     "filesystem": Case(
@@ -120,7 +131,7 @@ MATRIX: dict[str, Case] = {
         "bit flips, zeroed pages, truncations and appended bytes in every file of a checkpoint",
         "noticed, and passed over for the one before with one line of warning",
         1000,
-        300,
+        200,
         corruption,
     ),
     "signals": Case(
@@ -136,6 +147,7 @@ MATRIX: dict[str, Case] = {
         12,
         6,
         nonfinite,
+        spread=True,
     ),
     "configs": Case(
         "fuzzed settings and command lines",
@@ -162,7 +174,7 @@ MATRIX: dict[str, Case] = {
         "fuzzed result files, settings and logs, then `report` and what shows a result in the terminal",
         "shown, or named with the reason on the page and in the terminal, the rest shown; no traceback, hang or injection",
         3000,
-        150,
+        50,
         fuzzed_results.run,
     ),
     "readings": Case(
@@ -176,15 +188,17 @@ MATRIX: dict[str, Case] = {
         "hostile checkpoints",
         "one line and exit code 2; nothing run, waited for, unfolded in memory or written through",
         len(HOSTILE),
-        8,
+        10,
         hostile_checkpoints.run,
+        spread=True,
     ),
     "foreign-folders": Case(
         "pipes, devices, sockets, huge files and links in the place of all that a run holds",
         "one line and exit code 2, or done without it; nothing waited for, read or written outside of the run",
         len(foreign_folders.TRIALS),
-        12,
+        16,
         foreign_folders.run,
+        spread=True,
     ),
     "refusals": Case(
         "resumes of what has changed",
@@ -197,8 +211,9 @@ MATRIX: dict[str, Case] = {
         "hostile tokenizers, as a file and in a run's vocabulary",
         "one line and exit code 2; nothing crashed, waited for or unfolded in memory",
         len(hostile_tokenizers.HOSTILE),
-        8,
+        10,
         hostile_tokenizers.run,
+        spread=True,
     ),
     "hostile-downloads": Case(
         "downloads from a hostile server on localhost",

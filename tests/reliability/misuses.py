@@ -9,7 +9,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -381,7 +381,7 @@ def wrong(desk: Desk) -> dict[str, Callable[[], Any]]:
     return found | {"a generator": lambda: (i for i in range(3)), "an open file": lambda: io.BytesIO(b"ann saw")}
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Even trials give one argument something wrong, odd ones two of them; both in an order drawn once."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}))

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ PLACES = ("loss", "gradient", "weights", "validation", "absurd rate", "absurd ra
 RATE = ("--training.learning-rate", "0.001", "--accept", "config")
 
 
-def nonfinite(trials: range, folder: Path) -> Iterator[str]:
+def nonfinite(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is a place and a value, at a random step of a run that saves after every step or after every epoch."""
     base = recipes(tiny_corpus(folder / "corpus"))["mixture, Adam"]
     recipe = write_recipe(base, folder / "recipe.yaml")

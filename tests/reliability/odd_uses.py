@@ -6,7 +6,7 @@ import random
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -26,7 +26,7 @@ class Use:
     """Standard input."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial is one command line, called from the folder, to which it is as it was for the one before."""
     here, desk, kept = Path.cwd(), folder / "desk", folder / "kept"
     desk.mkdir()

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -37,7 +37,7 @@ class Refusal:
     """True if another process trains in the folder."""
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial makes one such difference."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         original, settings = stopped_run("averaged", folder)

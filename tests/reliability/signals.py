@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kill import different
@@ -26,7 +26,7 @@ KINDS = ("training", "again while saving", "start-up", "training", "again while 
 """Where the signals of a trial go; `interpreter` is a process that is not forked, from its first line on."""
 
 
-def signals(trials: range, folder: Path) -> Iterator[str]:
+def signals(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one stop, of one signal or of two, and the resumed run."""
     config = recipes(tiny_corpus(folder / "corpus"))["averaged and fine-tuned"]
     # Saved at every fourth step or so, so that there is a save to wait for and a step to be interrupted.

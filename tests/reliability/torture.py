@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ KEEP = 2
 GROUPS = ("weights", "optimizer", "state")
 
 
-def torture(trials: range, folder: Path) -> Iterator[str]:
+def torture(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """A trial is one kill; every other one with TMPDIR on another file system, where there is one."""
     elsewhere = other_file_system(folder)
     print(f"  TMPDIR on the same file system and {'on another one' if elsewhere else '(there is no other) again'}")
@@ -36,7 +36,7 @@ def other_file_system(folder: Path) -> str | None:
     return next((place for place in places if os.stat(place).st_dev != folder.stat().st_dev), None)
 
 
-def kills(trials: range, parent: Path, temporary: Path) -> Iterator[str]:
+def kills(trials: Sequence[int], parent: Path, temporary: Path) -> Iterator[str]:
     """Processes are forked from one that has loaded the library; each goes on after the newest step that it finds."""
     parent.mkdir()
     forker = subprocess.Popen(

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Desk:
         return self._read[kind]
 
 
-def run(trials: range, folder: Path) -> Iterator[str]:
+def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
     """Each trial is one way with one kind."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}):
         desk = Desk(folder)

@@ -138,12 +138,15 @@ def test_a_failure_at_any_call_leaves_the_checkpoint_before(
 
 def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    fsync_file, rename = module.fsync_file, os.rename
+    fsync_file, fsync_folder, rename = module.fsync_file, module.fsync_folder, os.rename
     monkeypatch.setattr(module, "fsync_file", lambda path: (events.append(path.name), fsync_file(path))[1])
+    monkeypatch.setattr(module, "fsync_folder", lambda path: (events.append(f"in {path.name}"), fsync_folder(path))[1])
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), rename(a, b))[1])
     write(saved.parent, "last-8")
     files = sorted(p.name for p in saved.iterdir() if p.name != "manifest.json")
-    assert events == [*files, "manifest.json", "rename"]
+    *durable, own, renamed, parent = events
+    assert durable == [*files, "manifest.json"] and own.endswith("-last-8"), "the files, then the folder that lists them"
+    assert (renamed, parent) == ("rename", f"in {saved.parent.name}"), "then the name, in the folder above"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +90,59 @@ def test_the_plateau_schedule_decays_when_validation_stops_improving(
             rate, waited = 0.5 * rate, 0
     assert [e["learning_rate"] for e in epochs] == expected
     assert expected[-1] < 20.0
+
+
+@pytest.mark.parametrize("averaging", ["triggered", "always"])
+def test_the_average_is_the_mean_of_every_iterate_since_it_began(
+    averaging: str, tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    iterates: list[list[torch.Tensor]] = []
+    step, trainers = Trainer._step, []
+
+    def noted(self: Trainer, *arguments: Any) -> dict[str, float]:
+        figures = step(self, *arguments)
+        if self.average is not None:
+            iterates.append([parameter.detach().double() for parameter in self.parameters])
+        trainers[:] = [self]
+        return figures
+
+    monkeypatch.setattr(Trainer, "_step", noted)
+    quietly(
+        with_training(tiny_config, epochs=6, learning_rate=40.0, averaging=averaging, trigger=1), tmp_path / "run"
+    )
+    [trainer] = trainers
+    assert 10 < len(iterates) < trainer.progress.step or averaging == "always"
+    with trainer.average.applied():
+        for parameter, *values in zip(trainer.parameters, *iterates, strict=True):
+            mean = torch.stack(values).mean(0)
+            assert torch.allclose(parameter.double(), mean, rtol=0, atol=1e-5 * float(mean.abs().max()))
+
+
+def test_a_checkpoint_is_due_after_minutes(tiny_config: RunConfig) -> None:
+    config = with_training(tiny_config, save_minutes=0.5)
+    for seconds, due in ((29.0, False), (31.0, True)):
+        trainer: Any = SimpleNamespace(saved_at=time.monotonic() - seconds, config=config)
+        assert Trainer._checkpoint_is_due(trainer) == due
+
+
+def test_fine_tuning_begins_with_the_best_weights(
+    tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    step, first = Trainer._step, {}
+
+    def noted(self: Trainer, *arguments: Any) -> dict[str, float]:
+        if self.progress.finetuning and not first:
+            first.update({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+            [best] = checkpoints(tmp_path / "run", "best")
+            assert best.name != "best-5", "the last ones are others"
+            first["best"] = read_checkpoint(best).tensors["weights"]
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", noted)
+    config = with_training(tiny_config, epochs=5, learning_rate=40.0, averaging="none", finetune_epochs=1)
+    quietly(config, tmp_path / "run")
+    best = first.pop("best")
+    assert best.keys() <= first.keys() and all(torch.equal(first[name], best[name]) for name in best)
 
 
 def test_averaging_begins_with_the_epoch_after_the_trigger(

@@ -24,8 +24,9 @@ from backstory.tuning.sweep_storage import (
     hidden,
     open_storage,
     open_study,
+    set_pruner,
 )
-from backstory.tuning.trials import TRIES, ClaimedTrial, TrialQueue, first_of
+from backstory.tuning.trials import TRIES, ClaimedTrial, TrialJob, TrialQueue, first_of
 
 SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
 RECIPE = RunConfig()
@@ -66,6 +67,26 @@ def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str |
         states = [t.state for t in two.trials()]
         assert states == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
         assert claimed(two.claim(4)).number == 3
+
+
+def test_a_trial_worse_than_the_median_is_pruned_after_five_others(tmp_path: Path) -> None:
+    path, pruned = tmp_path / "sweep", {}
+    for first in (1, 2, None):
+        with locked(path / str(first) / "workers" / "a", "test", "--out"):
+            mine = queue(path / str(first), "a")
+            set_pruner(mine._study, first)
+            for number in range(7):
+                trial = claimed(mine.claim(7))
+                job = TrialJob(trial, mine, SweepFolder(path / str(first)), lambda outcome: None)
+                value = 200.0 if number in (4, 6) else 100.0
+                for epoch in (1, 2):
+                    job.curve[epoch] = value
+                    trial.optuna.report(value, epoch)
+                    if job.ends_early():
+                        assert not job.ends_early(), "once"
+                        pruned[first, number] = epoch
+                mine.end(trial, value)
+    assert pruned == {(1, 6): 1, (2, 6): 2}, "not the fifth trial, before which too few were complete"
 
 
 def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_a_killed_training_goes_on_from_where_it_was(desk: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_a_stopped_sweep_goes_on_with_the_same_command(number: signal.Signals, desk: Path) -> None:
     sweep, arguments = desk / "sweep", ("--trials", "2", "--out", "sweep", "--training.epochs", "30")
     running = start(*arguments)
