@@ -215,7 +215,8 @@ def times(reader: Reader, rows: int, cuts: int, count: int = 6) -> tuple[float, 
 
 def main() -> None:
     parser = flags(__doc__, ROOT / "results" / "audit-zoo.json")
-    parser.add_argument("--only", nargs="+", default=["cheats", "honest", "cost"])
+    parts = ["cheats", "honest", "cost"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     torch.set_num_threads(1)
     result = json.loads(given.out.read_text()) if given.out.exists() else {}

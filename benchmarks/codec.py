@@ -28,6 +28,7 @@ where `demo` is the run of `backstory demo`.
 import argparse
 import ast
 import bz2
+import hashlib
 import importlib
 import json
 import lzma
@@ -139,7 +140,8 @@ def ppm_row(data: bytes) -> dict[str, Any]:
 def counted_row(file: Path, data: bytes) -> dict[str, Any]:
     """Return the row of the bytes that benchmarks/counting.py has coded."""
     part = json.loads(file.read_text())["megabyte"]
-    if (part["bytes"], part["order"], part["discount"]) != (len(data), PPM.order, PPM.discount):
+    coded = part["bytes"], part["order"], part["discount"], part["sha256"]
+    if coded != (len(data), PPM.order, PPM.discount, hashlib.sha256(data).hexdigest()):
         raise SystemExit(f"{file} has coded other bytes, or with other settings")
     bits, seconds = part["bits_per_byte"], part["seconds"]
     speed = speeds(data, seconds["encoding"], seconds["decoding"])

@@ -17,6 +17,7 @@ The runs of results/benchmark-counting.json, with seeds 1, 2 and 3:
 import argparse
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import math
@@ -209,6 +210,7 @@ def megabyte(data: Path) -> dict[str, Any]:
         raise SystemExit("the code does not decode to the text")
     return {
         "bytes": len(text),
+        "sha256": hashlib.sha256(text).hexdigest(),
         "search": [{"order": s.order, "discount": s.discount, "bits_per_byte": bits} for s, bits in rows],
         "order": best.order,
         "discount": best.discount,

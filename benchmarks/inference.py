@@ -9,6 +9,7 @@ memory of the same table in the same turn.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -79,21 +80,29 @@ def main() -> None:
     parser.add_argument("--only", help="a part of the name of the systems to read")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.turns < 2:
+        parser.error("quartiles take 2 turns or more")
     rows: dict[str, dict] = {}
+    if args.only and args.out and args.out.exists():  # what is not measured again stays
+        rows = json.loads(args.out.read_text(encoding="utf-8"))["rows"]
     print(
         f"{'corpus':<14} {'system':<34} {'parameters':>11} {'ms/batch':>9} {'dense =1':>9} {'published':>9} {'dense =1':>9}"
     )
     for corpus, (dense, types) in CORPORA.items():
         torch.manual_seed(0)
         chosen = {name: model for place, name, model in systems() if place == corpus}
-        models = {name: build_model(model, types).eval() for name, model in chosen.items() if (args.only or "") in name}
+        wanted = [name for name in chosen if (args.only or "") in name]
+        if not wanted:
+            continue
+        chosen = {name: chosen[name] for name in dict.fromkeys((dense, *wanted))}  # ratios are to the dense one
+        models = {name: build_model(model, types).eval() for name, model in chosen.items()}
         text = torch.randint(types, (BATCH, TIME))
         times: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(1 + args.turns):  # the first turn warms up
             for name, model in models.items():
                 times[name] += [milliseconds(model, text)] * (turn > 0)
         for name, taken in times.items():
-            ratios = sorted(a / b for a, b in zip(taken, times.get(dense, taken), strict=True))
+            ratios = sorted(a / b for a, b in zip(taken, times[dense], strict=True))
             row = {
                 "corpus": corpus,
                 "parameters": count_parameters(models[name]),

@@ -1,6 +1,6 @@
 """Memory and time of training the meta-learner over a full-size model.
 
-    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/metalearning.py [--recipe ptb-awd-lstm] [--steps 40] [--sample 40]
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/metalearning.py [--recipe ptb-awd-lstm] [--steps 40] [--sample 10]
 
 Unrolls so many updates of a model with random weights over random words, runs the adjoint back through them, and prints the
 peak of the process's memory (Linux) and the time of both.
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="ptb-awd-lstm")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--sample", type=int, default=40)
+    parser.add_argument("--sample", type=int, default=10)
     parser.add_argument("--segment", type=int, default=20)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

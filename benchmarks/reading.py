@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from backstory.config.readers import CacheSettings, DynamicSettings, GateSetting
 from backstory.models import (
     ComposedModel,
     Precision,
-    Softmax,
+    Prediction,
     build_model,
     choose_device,
     choose_precision,
@@ -77,8 +78,26 @@ def learned(model: ComposedModel, precision: Precision, segment: int) -> Learned
     return reader
 
 
+@dataclass(frozen=True)
+class Table(Prediction):
+    """Log-probabilities (B, T, V) that are computed already."""
+
+    table: Tensor
+
+    def log_probs(self) -> Tensor:
+        return self.table
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return self.table.gather(2, targets[..., None])[..., 0]
+
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return Table(None, self.table[rows, times][:, None])
+
+
 class PlainLoop(Reader):
-    """Dynamic evaluation as it is usually written: torch.nn's layers, and a loop over the parameters."""
+    """Dynamic evaluation as it is usually written: torch.nn's layers, one loss to score and to learn from, and a loop over the
+    parameters.
+    """
 
     def __init__(self, model: ComposedModel, precision: Precision, segment: int) -> None:
         self.model, self.precision, self.block = model, precision, segment
@@ -98,20 +117,20 @@ class PlainLoop(Reader):
         self.state = [None] * len(self.layers)
 
     @torch.enable_grad()
-    def predict(self, tokens: Tensor) -> Softmax:
+    def predict(self, tokens: Tensor) -> Table:
         hidden = self.table(tokens)
         for i, layer in enumerate(self.layers):
             hidden, state = layer(hidden, self.state[i])
             self.state[i] = tuple(s.detach() for s in state)
-        self.hidden = hidden
-        return Softmax(None, hidden.detach(), self.table.weight, self.bias)
+        logits = torch.nn.functional.linear(hidden, self.table.weight, self.bias)
+        self.log_probs = torch.log_softmax(logits, -1)
+        return Table(None, self.log_probs.detach())
 
     @torch.enable_grad()
     def observe(self, targets: Tensor) -> None:
-        logits = torch.nn.functional.linear(self.hidden[0], self.table.weight, self.bias)
         for p in self.parameters:
             p.grad = None
-        torch.nn.functional.cross_entropy(logits, targets[0]).backward()
+        torch.nn.functional.nll_loss(self.log_probs[0], targets[0]).backward()
         for p, still, rms, pull in zip(self.parameters, self.still, self.rms, self.pull, strict=True):
             assert p.grad is not None
             p.data += 1e-3 * pull * (still - p.data) - 1e-4 * p.grad / (rms + 1e-4)

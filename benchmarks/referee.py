@@ -67,8 +67,13 @@ def refereed(predictor: Any, text: Any, seed: int, **options: Any) -> Any:
 
 def main() -> None:
     parser = flags(__doc__, ROOT / "results" / "referee-zoo.json")
-    parser.add_argument("--only", nargs="+", help="the predictors to try again; the others' rows stay as they are")
+    names = [*zoo.CHEATS, *HONEST]
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="NAME", help="predictors to try again; other rows stay as they are"
+    )
     given = parser.parse_args()
+    if given.only and not given.out.exists():
+        parser.error(f"there is no {given.out} whose other rows would stay; leave --only out")
     some = max(1, given.seeds // 5)
     tasks = [
         ("cheats", name, given.seeds if cheat.share < 1 and not cheat.options else some)

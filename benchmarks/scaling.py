@@ -111,6 +111,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line sets it
+    if uneven := [name for name in options.sizes if SIZES[name].batch % options.cores]:
+        parser.error(f"{options.cores} workers cannot share the rows of {uneven[0]} evenly; give another --cores")
+    if options.cores < 2 or options.steps < 2:
+        parser.error("a comparison takes 2 cores and 2 steps or more")
     ways = [Way(1, 1), Way(1, options.cores), Way(options.cores, 1)]
     rows, load = {}, [os.getloadavg()[0]]
     for name in options.sizes:
