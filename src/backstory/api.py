@@ -1,8 +1,6 @@
 """Python interface, `import backstory as bs`: the verbs of the command line as functions (docs/python.md)."""
 
-import io
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,15 +10,23 @@ import numpy as np
 from torch import nn
 
 from backstory import codec
+from backstory.api_arguments import (
+    check_one_text,
+    examine_options,
+    open_model,
+    own_text,
+    path_or_none,
+    plain_options,
+    refereed_text,
+    refuse_name,
+)
 from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
 from backstory.config.arguments import checked, described
-from backstory.config.errors import shown
 from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming
 from backstory.context import (
-    EXPERIMENTS,
     ExaminationResult,
     ProcessGroup,
     Scorer,
@@ -29,15 +35,13 @@ from backstory.context import (
     examine_runs,
 )
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generation, proving, refereeing
 from backstory.evaluation.opening import open_evaluation
-from backstory.evaluation.refereed_text import RefereedText
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
-from backstory.readers import READERS, Reader, StaticReader
+from backstory.readers import Reader, StaticReader
 from backstory.reports import write
 from backstory.results import (
     AuditRecord,
@@ -236,7 +240,7 @@ def evaluate(
         >>> result = bs.evaluate("runs/demo", split="valid", reader="cache")
         >>> print(result.figures.perplexity, result.figures.audit.passed)
     """
-    source, requested = _open(model, tokenizer, name), _text(text)
+    source, requested = open_model(model, tokenizer, name), own_text(text)
     if corpus is not None and not isinstance(corpus, str | Path):
         names = [str(name) for name in corpus]
         return evaluation.evaluate_corpora(source, names, progress=progress, text=requested, **options)
@@ -281,9 +285,9 @@ def audit(
         return _audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
-    requested = EvalOptions.build(None, text=_text(text), **_plain(options))
+    requested = EvalOptions.build(None, text=own_text(text), **plain_options(options))
     requested.check()
-    setup = open_evaluation(_open(model, tokenizer, name), requested, other_corpus=True)
+    setup = open_evaluation(open_model(model, tokenizer, name), requested, other_corpus=True)
     return evaluation.audit_reader(setup, progress)[1].record()
 
 
@@ -329,27 +333,13 @@ def referee(
         >>> print(result.figures.bits_per_byte, result.figures.audit.passed, result.figures.violations)
     """
     claimed = {} if claim is None else {"claim": [f"{figure}={value}" for figure, value in claim.items()]}
-    requested = RefereeOptions.of(**_plain(options) | claimed)
+    requested = RefereeOptions.of(**plain_options(options) | claimed)
     if (predictor is None) == (process is None):
         raise UserError("give a predictor, or the command line of a process; one of them")
-    opened = _refereed_text(text, vocabulary, types, start)
+    opened = refereed_text(text, vocabulary, types, start)
     if isinstance(predictor, LanguageModel):
         predictor = StaticReader(predictor)
     return refereeing.referee(predictor, opened, requested, process=process, name=name, progress=progress)
-
-
-def _refereed_text(text: Any, vocabulary: Vocabulary | None, types: int | None, start: int) -> RefereedText:
-    """Return what a predictor is scored on. Raises UserError."""
-    if isinstance(text, np.ndarray):
-        if text.ndim != 1 or not len(text) or not np.issubdtype(text.dtype, np.integer) or text.min() < 0:
-            raise UserError(f"token ids must be whole numbers (N,) from 0 on, not {described(text)}; give at least one")
-        return RefereedText("token ids", text, start, types)
-    source = _text(text)
-    if source is None:
-        raise UserError("there is no text to score; give a file, a text or token ids")
-    if isinstance(source, Path):
-        return RefereedText.of_path(source, vocabulary)
-    return RefereedText.of_file(source, str(getattr(source, "name", "text")), vocabulary)
 
 
 @_in_python
@@ -395,23 +385,23 @@ def examine(
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")
-        _check_one_text(corpus, text)
-        own = _path_or_none(corpus) if text is None else _text(text)
-        return examine_runs(model, _examine_options(experiment, options), text=own, **process)
+        check_one_text(corpus, text)
+        own = path_or_none(corpus) if text is None else own_text(text)
+        return examine_runs(model, examine_options(experiment, options), text=own, **process)
     if isinstance(model, str | Path | Run) or (isinstance(model, nn.Module) and not isinstance(model, LanguageModel)):
-        source, requested = _open(model, tokenizer, name), _text(text)
-        _check_one_text(corpus, text)
+        source, requested = open_model(model, tokenizer, name), own_text(text)
+        check_one_text(corpus, text)
         if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
-            options["corpus"] = str(_path_or_none(corpus))
+            options["corpus"] = str(path_or_none(corpus))
         elif corpus is not None:
-            _refuse_name(corpus)
-            requested = _path_or_none(corpus)
-        return examine_run(source, _examine_options(experiment, options), text=requested, **process)
+            refuse_name(corpus)
+            requested = path_or_none(corpus)
+        return examine_run(source, examine_options(experiment, options), text=requested, **process)
     if text is not None:
         raise UserError("a model in memory is examined on token ids or a prepared corpus; give it as corpus")
     if corpus is None:
         raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
-    requested = _examine_options(experiment, options)
+    requested = examine_options(experiment, options)
     text_config = TextConfig(corpus=str(corpus), field=requested.field or TextConfig().field)
     dataset = prepare(text_config) if isinstance(corpus, str | Path) else corpus
     subject: Any = model
@@ -448,10 +438,10 @@ def explain(
     Example:
         >>> bs.explain("runs/demo", "surprisal", at=5000, words=40).to_frame()
     """
-    source, requested = _open(run, tokenizer), _text(text)
+    source, requested = open_model(run, tokenizer), own_text(text)
     if name == "reading":
-        return compare_readers(source, CompareOptions.of(**_plain(options)), text=requested, progress=progress)
-    return explain_passage(source, name, ExplainOptions.of(**_plain(options)), text=requested, progress=progress)
+        return compare_readers(source, CompareOptions.of(**plain_options(options)), text=requested, progress=progress)
+    return explain_passage(source, name, ExplainOptions.of(**plain_options(options)), text=requested, progress=progress)
 
 
 @_in_python
@@ -498,8 +488,8 @@ def compare(
             f"{reader} is a model, not a reader; to compare with another model: 'static', against={reader!r}"
         )
     readers = (reader,) if isinstance(reader, str) else tuple(reader)
-    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **_plain(options))
-    return compare_readers(_open(run, tokenizer), requested, text=_text(text), progress=progress)
+    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **plain_options(options))
+    return compare_readers(open_model(run, tokenizer), requested, text=own_text(text), progress=progress)
 
 
 @_in_python
@@ -526,88 +516,6 @@ def report(
     folders = [runs] if isinstance(runs, str | Path) else runs
     write(reported_runs(map(Path, folders)), Path(out), overwrite, published_examinations(),
           None if figures is None else Path(figures))  # fmt: skip
-
-
-def _open(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:
-    """Return a model of transformers as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
-    if isinstance(model, LanguageModel):
-        raise UserError(
-            "a model in memory brings no vocabulary and no corpus; give the folder of its run, or `bs.audit` and "
-            "`bs.examine` token ids"
-        )
-    if isinstance(model, nn.Module):
-        from backstory.interop.in_memory import open_in_memory
-
-        return open_in_memory(model, tokenizer, name)
-    if tokenizer is not None:
-        raise UserError("tokenizer is for a model of transformers in memory; remove it, as a run has its own")
-    return model
-
-
-_FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
-
-
-def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
-    """Return a text of one's own as a path, or as a file open for bytes.
-
-    A string is the text itself if it has white space and names no file. Raises UserError for one line that ends like the name
-    of a file that is not there, and for the name of a split, a reader or an experiment.
-    """
-    if not isinstance(text, str):
-        return text
-    if not text:
-        raise UserError("the text is empty; give a file or a text")
-    if os.path.exists(text):
-        return Path(text)
-    if not re.search(r"\s", text):
-        _refuse_name(text)
-        return Path(text)
-    if "\n" not in text and _FILE_NAME.search(text):
-        raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
-    try:
-        return _Text(text.encode())
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"the text holds a lone surrogate (character {error.start:,}); correct it or remove it"
-        ) from None
-
-
-def _check_one_text(corpus: object, text: object) -> None:
-    if corpus is not None and text is not None:
-        raise UserError("corpus and text exclude each other; give one of them")
-
-
-def _refuse_name(text: object) -> None:
-    """Raise UserError for the name of a split, a reader or an experiment in the place of a text."""
-    kinds = {"split": SPLITS, "reader": READERS, "experiment": EXPERIMENTS}
-    if not isinstance(text, str) or os.path.exists(text):
-        return
-    if option := next((kind for kind, names in kinds.items() if text in names), None):
-        raise UserError(f"there is no file {shown(text)}; give the {option} by its name: {option}={text!r}")
-
-
-class _Text(io.BytesIO):
-    """A text as a file open for bytes; results call it by its name."""
-
-    name = "text"
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the path of a corpus as text."""
-    return {
-        name: str(value) if name == "corpus" and isinstance(value, Path) else value for name, value in options.items()
-    }
-
-
-def _path_or_none(corpus: object) -> Path | None:
-    """Return a corpus that is named. Raises UserError for another object."""
-    if corpus is None or isinstance(corpus, str | Path):
-        return None if corpus is None else Path(corpus)
-    raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
-
-
-def _examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOptions:
-    return ExamineOptions.of(experiment=experiment, **_plain(options))
 
 
 _IN_MEMORY = ("split", "batch_size", "audit_places", "audit_seed")

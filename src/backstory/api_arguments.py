@@ -1,0 +1,119 @@
+"""What the functions of `import backstory as bs` are given, as the program has it: models, texts, corpora and options."""
+
+import io
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from torch import nn
+
+from backstory.config import UserError
+from backstory.config.arguments import described
+from backstory.config.errors import shown
+from backstory.config.options import ExamineOptions
+from backstory.context import EXPERIMENTS
+from backstory.data import Vocabulary
+from backstory.data.corpora.catalogue import SPLITS
+from backstory.evaluation.refereed_text import RefereedText
+from backstory.models import LanguageModel
+from backstory.readers import READERS
+from backstory.runs.run import Run
+
+
+def open_model(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:
+    """Return a model of transformers as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
+    if isinstance(model, LanguageModel):
+        raise UserError(
+            "a model in memory brings no vocabulary and no corpus; give the folder of its run, or `bs.audit` and "
+            "`bs.examine` token ids"
+        )
+    if isinstance(model, nn.Module):
+        from backstory.interop.in_memory import open_in_memory
+
+        return open_in_memory(model, tokenizer, name)
+    if tokenizer is not None:
+        raise UserError("tokenizer is for a model of transformers in memory; remove it, as a run has its own")
+    return model
+
+
+_FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
+
+
+def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
+    """Return a text of one's own as a path, or as a file open for bytes.
+
+    A string is the text itself if it has white space and names no file. Raises UserError for one line that ends like the name
+    of a file that is not there, and for the name of a split, a reader or an experiment.
+    """
+    if not isinstance(text, str):
+        return text
+    if not text:
+        raise UserError("the text is empty; give a file or a text")
+    if os.path.exists(text):
+        return Path(text)
+    if not re.search(r"\s", text):
+        refuse_name(text)
+        return Path(text)
+    if "\n" not in text and _FILE_NAME.search(text):
+        raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
+    try:
+        return _Text(text.encode())
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the text holds a lone surrogate (character {error.start:,}); correct it or remove it"
+        ) from None
+
+
+def check_one_text(corpus: object, text: object) -> None:
+    if corpus is not None and text is not None:
+        raise UserError("corpus and text exclude each other; give one of them")
+
+
+def refuse_name(text: object) -> None:
+    """Raise UserError for the name of a split, a reader or an experiment in the place of a text."""
+    kinds = {"split": SPLITS, "reader": READERS, "experiment": EXPERIMENTS}
+    if not isinstance(text, str) or os.path.exists(text):
+        return
+    if option := next((kind for kind, names in kinds.items() if text in names), None):
+        raise UserError(f"there is no file {shown(text)}; give the {option} by its name: {option}={text!r}")
+
+
+class _Text(io.BytesIO):
+    """A text as a file open for bytes; results call it by its name."""
+
+    name = "text"
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the path of a corpus as text."""
+    return {
+        name: str(value) if name == "corpus" and isinstance(value, Path) else value for name, value in options.items()
+    }
+
+
+def path_or_none(corpus: object) -> Path | None:
+    """Return a corpus that is named. Raises UserError for another object."""
+    if corpus is None or isinstance(corpus, str | Path):
+        return None if corpus is None else Path(corpus)
+    raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
+
+
+def examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOptions:
+    return ExamineOptions.of(experiment=experiment, **plain_options(options))
+
+
+def refereed_text(text: Any, vocabulary: Vocabulary | None, types: int | None, start: int) -> RefereedText:
+    """Return what a predictor is scored on. Raises UserError."""
+    if isinstance(text, np.ndarray):
+        if text.ndim != 1 or not len(text) or not np.issubdtype(text.dtype, np.integer) or text.min() < 0:
+            raise UserError(f"token ids must be whole numbers (N,) from 0 on, not {described(text)}; give at least one")
+        return RefereedText("token ids", text, start, types)
+    source = own_text(text)
+    if source is None:
+        raise UserError("there is no text to score; give a file, a text or token ids")
+    if isinstance(source, Path):
+        return RefereedText.of_path(source, vocabulary)
+    return RefereedText.of_file(source, str(getattr(source, "name", "text")), vocabulary)
