@@ -16,6 +16,8 @@ from typing import Any
 from runs import sentences
 
 from backstory.cli import main
+from backstory.context.experiments import EXPERIMENTS
+from backstory.readers.registry import READERS
 
 SMALL = (
     "--training.epochs 2 --training.batch-size 4 --training.segment 12 --training.precision float32 --training.device cpu "
@@ -35,8 +37,7 @@ MODELS = {
     "buffer": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind span-buffer --model.buffer.size 32",
     "second": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind auxiliary-softmax",
 }
-READERS = ("static", "cache", "dynamic", "tempered", "dynamic+cache", "learned")
-EXPERIMENTS = ("truncate", "shuffle", "reverse", "replace", "drop", "drop-target", "drop-distant", "replace-target")
+STACKS = (*(name for name in READERS if name not in ("shuffled-buffer", "mixture")), "dynamic+cache", "ngram+ppm+mixture")
 SKIPPED = {"seconds", "tokens_per_second"}
 """Keys of results that differ from run to run."""
 
@@ -49,12 +50,12 @@ def commands() -> Iterator[str]:
     yield "reader statistics lstm"
     yield "reader tune lstm --reader cache --tokens 1500"
     yield "reader train lstm --skip 500 --training.stream 200 --training.streams 4 --training.steps 4"
-    for reader in READERS:
+    for reader in STACKS:
         yield f"evaluate lstm --reader {reader} --audit-seed 1"
     yield "evaluate buffer --reader shuffled-buffer --batch-size 4 --audit-seed 1"
     for name in ("transformer", "mdm", "buffer"):
         yield f"evaluate {name} --reader cache --audit-seed 1"
-    for experiment in EXPERIMENTS:
+    for experiment in (name for name in EXPERIMENTS if name != "cache"):
         yield f"examine lstm --experiment {experiment} --targets 120"
     yield "examine lstm --experiment cache --reader cache --targets 120"
     yield "examine transformer --experiment truncate --targets 120"
@@ -62,6 +63,7 @@ def commands() -> Iterator[str]:
         yield f"explain {explanation} {name} --at 300"
     yield "explain reading lstm --reader cache --against static"
     yield "generate lstm --prompt ann --tokens 40 --save"
+    yield "compress text/valid.txt --model lstm --reader cache --out code.bks"
     yield f"train recall --out recall {SMALL} --model.core.hidden 12 --training.epochs 1"
     yield "evaluate recall --audit-seed 1"
 

@@ -257,20 +257,18 @@ def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.Monkey
     assert scores(DynamicEvaluation(model, how), text(30)) == pytest.approx(naive(model, text(30), how, {}), rel=1e-5)
 
 
-@pytest.mark.parametrize(("tokens", "batch"), [(750, 100), (499, 100), (23, 8)])
-def test_statistics_have_whole_minibatches_or_none(tokens: int, batch: int) -> None:
+@pytest.mark.parametrize(("tokens", "batch", "minibatches"), [(1700, 100, 3), (750, 100, 1), (499, 100, 0), (23, 8, 0)])
+def test_statistics_have_whole_minibatches_or_none(tokens: int, batch: int, minibatches: int) -> None:
     counts: list[tuple[int, int]] = []
-    try:
-        found = collect(
-            lstm(), text(tokens), 0, batch_size=batch, segment=5, progress=lambda done, of: counts.append((done, of))
-        )
-    except UserError as error:
-        assert "too few for minibatches" in str(error)
-    else:
-        minibatches = found.collected.minibatches
-        assert found.collected.tokens == minibatches * batch * 5 > 0
-        assert counts == [(done, minibatches) for done in range(1, minibatches + 1)]
-        assert all(bool(torch.isfinite(v).all()) for v in found.mean_square.values())
+    options: dict[str, Any] = {"batch_size": batch, "segment": 5, "progress": lambda done, of: counts.append((done, of))}
+    if not minibatches:
+        with pytest.raises(UserError, match="too few for minibatches"):
+            collect(lstm(), text(tokens), 0, **options)
+        return
+    found = collect(lstm(), text(tokens), 0, **options)
+    assert found.collected.minibatches == minibatches and found.collected.tokens == minibatches * batch * 5
+    assert counts == [(done, minibatches) for done in range(1, minibatches + 1)]
+    assert all(bool(torch.isfinite(v).all()) for v in found.mean_square.values())
 
 
 def test_which_weights_move() -> None:
