@@ -33,13 +33,13 @@ SLOW = {
 """Commands that take more than a second, and what they say at once."""
 
 WITHOUT_TORCH = """
-import sys
+import os, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "numpy", "optuna"):
             sys.stderr.flush()
-            raise SystemExit(9)
+            os._exit(9)
 
 sys.meta_path.insert(0, Absent())
 from backstory.cli.main import main

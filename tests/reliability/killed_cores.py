@@ -46,6 +46,8 @@ SECOND = (SpanBufferConfig(size=12, span=4), AuxiliarySoftmaxConfig())
 SYSTEMS = list(itertools.product(CORES, OPTIMIZERS, (False, True)))
 """Core, optimizer, and whether a run goes on from another with an auxiliary prediction, or begins by itself."""
 COUNT = 2 * len(SYSTEMS)
+BOUNDED = (0, 1, len(SYSTEMS), len(SYSTEMS) + 1)
+"""Both kills of two systems."""
 
 
 def killed_cores(trials: Sequence[int], folder: Path) -> Iterator[str]:
@@ -55,7 +57,7 @@ def killed_cores(trials: Sequence[int], folder: Path) -> Iterator[str]:
     bases: dict[str, Path] = {}
     with zygote(folder) as started:
         for place, index in enumerate(spread):
-            mine = trials[place :: len(SYSTEMS)]
+            mine = [trial for trial in trials if trial % len(SYSTEMS) == place]
             if not mine:
                 continue
             core, optimizer, begun = SYSTEMS[index]

@@ -53,10 +53,13 @@ class Case:
     spread: bool = False
     """True if trials of one kind follow each other: the bounded part is then drawn from all of them."""
 
+    chosen: Sequence[int] = ()
+    """The bounded part, where it is neither the first trials nor drawn."""
+
     def part(self) -> Sequence[int]:
         """Return the trials of `pytest --full`, the same each time."""
         if not self.spread:
-            return range(self.bounded)
+            return self.chosen or range(self.bounded)
         return sorted(random.Random(7).sample(range(self.count), self.bounded))
 
 
@@ -73,9 +76,9 @@ MATRIX: dict[str, Case] = {
         "SIGKILL in the very first save, and at random times, for every core and optimizer, with or without --init-from",
         "as for kill",
         killed_cores.COUNT,
-        4,
+        len(killed_cores.BOUNDED),
         killed_cores.killed_cores,
-        spread=True,
+        chosen=killed_cores.BOUNDED,
     ),
     "killed-readings": Case(
         "SIGKILL of an evaluation at random times, static and adaptive, then --resume or once more",
