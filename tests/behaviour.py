@@ -37,7 +37,11 @@ MODELS = {
     "buffer": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind span-buffer --model.buffer.size 32",
     "second": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind auxiliary-softmax",
 }
-STACKS = (*(name for name in READERS if name not in ("shuffled-buffer", "mixture")), "dynamic+cache", "ngram+ppm+mixture")
+STACKS = (
+    *(name for name in READERS if name not in ("shuffled-buffer", "mixture")),
+    "dynamic+cache",
+    "ngram+ppm+mixture",
+)
 SKIPPED = {"seconds", "tokens_per_second"}
 """Keys of results that differ from run to run."""
 

@@ -257,10 +257,14 @@ def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.Monkey
     assert scores(DynamicEvaluation(model, how), text(30)) == pytest.approx(naive(model, text(30), how, {}), rel=1e-5)
 
 
-@pytest.mark.parametrize(("tokens", "batch", "minibatches"), [(1700, 100, 3), (750, 100, 1), (499, 100, 0), (23, 8, 0)])
+@pytest.mark.parametrize(("tokens", "batch", "minibatches"), [(1700, 100, 3), (750, 100, 0), (499, 100, 0), (23, 8, 0)])
 def test_statistics_have_whole_minibatches_or_none(tokens: int, batch: int, minibatches: int) -> None:
     counts: list[tuple[int, int]] = []
-    options: dict[str, Any] = {"batch_size": batch, "segment": 5, "progress": lambda done, of: counts.append((done, of))}
+    options: dict[str, Any] = {
+        "batch_size": batch,
+        "segment": 5,
+        "progress": lambda done, of: counts.append((done, of)),
+    }
     if not minibatches:
         with pytest.raises(UserError, match="too few for minibatches"):
             collect(lstm(), text(tokens), 0, **options)

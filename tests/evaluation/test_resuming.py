@@ -370,13 +370,13 @@ def test_on_the_command_line_a_killed_evaluation_goes_on(tiny_run: Path, text: P
     out = tmp_path / "out"
     program = [sys.executable, str(Path(adaptive.__file__)), "evaluate", str(tiny_run), str(text)]
     program += ["--reader", "learning", "--reader", "doubtful", "--out", str(out), "--save-every", "0.05"]
-    program += ["--audit-seed", "7"]
+    program += ["--audit-seed", "7", "--audit-places", "8"]
     process = subprocess.Popen(program)
     while not any(out.glob("reading-*")):
         assert process.poll() is None
     process.kill()
     process.wait()
     done = subprocess.run([*program, "--resume", "--json"], capture_output=True, text=True, check=True)
-    plain = bs.evaluate(tiny_run, text=text, reader="learning+doubtful", audit_seed=7)
+    plain = bs.evaluate(tiny_run, text=text, reader="learning+doubtful", audit_seed=7, audit_places=8)
     assert json.loads(done.stdout)["figures"] == plain.figures.to_dict()
     assert [p.name for p in out.iterdir()] == ["result.json"]

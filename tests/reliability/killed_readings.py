@@ -18,7 +18,7 @@ from runs import contents, sentences, tiny_config, tiny_corpus
 from backstory.training import train
 
 READERS = {
-    "static": (10_000, ["--reader", "static", "--audit-places", "2"]),
+    "static": (10_000, ["--reader", "static"]),
     "adaptive": (2_000, ["--reader", "dynamic:rule=sgd,rate=0.1", "--reader", "cache:theta=0.1"]),
 }
 """About how many words the text has, and how it is read."""
@@ -47,7 +47,12 @@ class Chain:
     def __init__(self, started: Zygote, run: Path, folder: Path, flags: list[str], landed: Counter[str]) -> None:
         self.zygote, self.source, self.out, self.landed = started, run, folder / "out", landed
         self.command = ["evaluate", run, folder / "text.txt", *flags, "--out", self.out, "--save-every", "0.02"]
-        self.command += ["--audit-seed", "1"]  # the figures of two evaluations, the audit's too, are compared
+        self.command += [
+            "--audit-places",
+            "2",
+            "--audit-seed",
+            "1",
+        ]  # the figures of two evaluations, the audit's too, are compared
         self.hashes = contents(run)
         began, running = time.monotonic(), self.start(resume=False)
         if running.wait() != 0:

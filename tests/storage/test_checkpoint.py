@@ -145,7 +145,9 @@ def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, m
     write(saved.parent, "last-8")
     files = sorted(p.name for p in saved.iterdir() if p.name != "manifest.json")
     *durable, own, renamed, parent = events
-    assert durable == [*files, "manifest.json"] and own.endswith("-last-8"), "the files, then the folder that lists them"
+    assert durable == [*files, "manifest.json"] and own.endswith("-last-8"), (
+        "the files, then the folder that lists them"
+    )
     assert (renamed, parent) == ("rename", f"in {saved.parent.name}"), "then the name, in the folder above"
 
 

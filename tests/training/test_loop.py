@@ -107,9 +107,7 @@ def test_the_average_is_the_mean_of_every_iterate_since_it_began(
         return figures
 
     monkeypatch.setattr(Trainer, "_step", noted)
-    quietly(
-        with_training(tiny_config, epochs=6, learning_rate=40.0, averaging=averaging, trigger=1), tmp_path / "run"
-    )
+    quietly(with_training(tiny_config, epochs=6, learning_rate=40.0, averaging=averaging, trigger=1), tmp_path / "run")
     [trainer] = trainers
     assert 10 < len(iterates) < trainer.progress.step or averaging == "always"
     with trainer.average.applied():
