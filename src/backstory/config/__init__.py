@@ -1,45 +1,95 @@
-"""Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
+"""Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch.
 
-from backstory.config.cores import (
-    DNCConfig,
-    ExternalMemoryConfig,
-    LSTMConfig,
-    MDMConfig,
-    MogrifierConfig,
-    NTMConfig,
-    TransformerConfig,
-    TrellisConfig,
-)
-from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
-from backstory.config.schema import (
-    AlgorithmConfig,
-    AuxiliarySoftmaxConfig,
-    DualConfig,
-    EmbeddingConfig,
-    GateConfig,
-    MixtureConfig,
-    ModelConfig,
-    NoBufferConfig,
-    NoDualConfig,
-    RecallConfig,
-    RewardConfig,
-    RunConfig,
-    SoftmaxConfig,
-    SpanBufferConfig,
-    TextConfig,
-    TrainingConfig,
-)
-from backstory.config.strict import (
-    between,
-    changes,
-    from_dict,
-    from_saved,
-    from_yaml,
-    probability,
-    to_dict,
-    to_yaml,
-    validate,
-)
+A module is imported when one of its names is first used: help needs none of the settings.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backstory.config.cores import (
+        DNCConfig,
+        ExternalMemoryConfig,
+        LSTMConfig,
+        MDMConfig,
+        MogrifierConfig,
+        NTMConfig,
+        TransformerConfig,
+        TrellisConfig,
+    )
+    from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
+    from backstory.config.schema import (
+        AlgorithmConfig,
+        AuxiliarySoftmaxConfig,
+        DualConfig,
+        EmbeddingConfig,
+        GateConfig,
+        MixtureConfig,
+        ModelConfig,
+        NoBufferConfig,
+        NoDualConfig,
+        RecallConfig,
+        RewardConfig,
+        RunConfig,
+        SoftmaxConfig,
+        SpanBufferConfig,
+        TextConfig,
+        TrainingConfig,
+    )
+    from backstory.config.strict import (
+        between,
+        changes,
+        from_dict,
+        from_saved,
+        from_yaml,
+        probability,
+        to_dict,
+        to_yaml,
+        validate,
+    )
+
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "DNCConfig",
+            "ExternalMemoryConfig",
+            "LSTMConfig",
+            "MDMConfig",
+            "MogrifierConfig",
+            "NTMConfig",
+            "TransformerConfig",
+            "TrellisConfig",
+        ),
+        "cores",
+    ),
+    **dict.fromkeys(("NonFiniteError", "UserError", "check_name", "nearest", "pasted", "plural"), "errors"),
+    **dict.fromkeys(
+        (
+            "AlgorithmConfig",
+            "AuxiliarySoftmaxConfig",
+            "DualConfig",
+            "EmbeddingConfig",
+            "GateConfig",
+            "MixtureConfig",
+            "ModelConfig",
+            "NoBufferConfig",
+            "NoDualConfig",
+            "RecallConfig",
+            "RewardConfig",
+            "RunConfig",
+            "SoftmaxConfig",
+            "SpanBufferConfig",
+            "TextConfig",
+            "TrainingConfig",
+        ),
+        "schema",
+    ),
+    **dict.fromkeys(
+        ("between", "changes", "from_dict", "from_saved", "from_yaml", "probability", "to_dict", "to_yaml", "validate"),
+        "strict",
+    ),
+}
+"""The module of each name."""
 
 __all__ = [
     "AlgorithmConfig",
@@ -82,3 +132,14 @@ __all__ = [
     "to_yaml",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:  # also for a module of this room: Python then imports it
+        raise AttributeError(f"module 'backstory.config' has no attribute '{name}'")
+    value = globals()[name] = getattr(importlib.import_module(f"backstory.config.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
