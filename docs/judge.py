@@ -37,7 +37,7 @@ def main() -> None:
                 print(
                     f"{path.name}: {sum(one not in before for one in after)} of {len(after)} {name} are other than before"
                 )
-        write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+                write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

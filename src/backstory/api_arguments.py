@@ -1,4 +1,4 @@
-"""What the functions of `import backstory as bs` are given, as the program has it: models, texts, corpora and options."""
+"""Turn the arguments of the functions of `import backstory as bs` into runs, texts, corpora and options."""
 
 import io
 import os

@@ -112,6 +112,9 @@ def test_what_a_proof_says_of_itself_is_not_believed(
     file.write_bytes(pack(worse, payload))
     assert main(["verify", str(file), "--text", str(other)]) == 1
     assert "5.0% more than reported" in capsys.readouterr().out, "whatever the text is"
+    file.write_bytes(pack(replace(header, text=header.text | {"nats_per_token": 0.0}), payload))
+    assert main(["verify", str(file), "--text", str(text)]) == 1
+    assert "nats per token, more than reported" in capsys.readouterr().out, "no score is none"
 
 
 def test_a_proof_in_many_rows_proves_nothing(

@@ -47,12 +47,8 @@ class Chain:
     def __init__(self, started: Zygote, run: Path, folder: Path, flags: list[str], landed: Counter[str]) -> None:
         self.zygote, self.source, self.out, self.landed = started, run, folder / "out", landed
         self.command = ["evaluate", run, folder / "text.txt", *flags, "--out", self.out, "--save-every", "0.02"]
-        self.command += [
-            "--audit-places",
-            "2",
-            "--audit-seed",
-            "1",
-        ]  # the figures of two evaluations, the audit's too, are compared
+        # The figures of two evaluations, the audit's too, are compared.
+        self.command += ["--audit-places", "2", "--audit-seed", "1"]
         self.hashes = contents(run)
         began, running = time.monotonic(), self.start(resume=False)
         if running.wait() != 0:

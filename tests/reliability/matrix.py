@@ -52,14 +52,13 @@ class Case:
     run: Callable[[Sequence[int], Path], Iterator[str]]
     spread: bool = False
     """True if trials of one kind follow each other: the bounded part is then drawn from all of them."""
-
-    chosen: Sequence[int] = ()
+    bounded_trials: Sequence[int] = ()
     """The bounded part, where it is neither the first trials nor drawn."""
 
     def part(self) -> Sequence[int]:
         """Return the trials of `pytest --full`, the same each time."""
         if not self.spread:
-            return self.chosen or range(self.bounded)
+            return self.bounded_trials or range(self.bounded)
         return sorted(random.Random(7).sample(range(self.count), self.bounded))
 
 
@@ -78,7 +77,7 @@ MATRIX: dict[str, Case] = {
         killed_cores.COUNT,
         len(killed_cores.BOUNDED),
         killed_cores.killed_cores,
-        chosen=killed_cores.BOUNDED,
+        bounded_trials=killed_cores.BOUNDED,
     ),
     "killed-readings": Case(
         "SIGKILL of an evaluation at random times, static and adaptive, then --resume or once more",

@@ -259,10 +259,12 @@ def _proof(figures: "EvaluationFigures") -> list[str]:
     """Return a line on the code of the text, if it was written."""
     if figures.proof is None:
         return []
+    from backstory.evaluation.proving import TOLERANCE, UNCOUNTED
+
     nats, size = figures.proof.nats_per_token, f"{figures.proof.bytes:,} bytes"
     better = nats / figures.nats_per_token - 1 if figures.nats_per_token > 0 else 0.0
-    held = f", but the score claims {better:.1%} less than it takes to decode" if better > 1e-3 else ""
-    if (figures.proof.uncounted_share or 0.0) > 0.01:
+    held = f", but the score claims {better:.1%} less than it takes to decode" if better > TOLERANCE else ""
+    if (figures.proof.uncounted_share or 0.0) > UNCOUNTED:
         held += ", but too many rows for so short a text: `verify` will not accept it; use a smaller --batch-size"
     return [f"  proof       {figures.proof.file}, {size}: {nats:.4f} nats per token in code{held}"]
 

@@ -69,7 +69,9 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
         try:
             code = _run(arguments)
         except SystemExit as stop:
-            if type(stop) is SystemExit:  # not `HelpShown`: a plug-in or a predictor has called exit
+            from backstory.cli.help_page import HelpShown
+
+            if not isinstance(stop, HelpShown):  # a plug-in or a predictor has called exit
                 raise UserError(
                     f"the code of a file that was loaded ended the command with exit({stop.code!r})"
                 ) from None

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def describe(verified: "Verification") -> str:
     """Return what was decoded as lines of text."""
-    from backstory.evaluation.proving import TOLERANCE, UNCOUNTED
+    from backstory.evaluation.proving import UNCOUNTED
 
     of = f"the {verified.split} split of {verified.corpus}" if verified.split != "text" else verified.corpus
     text = {
@@ -72,8 +72,10 @@ def describe(verified: "Verification") -> str:
         False: f"NOT {verified.compared}",
         None: f"{of}, it says; name the text with --text, or its corpus with --corpus, to compare",
     }[verified.same_text]
-    worse = verified.nats_per_token / verified.reported - 1 if verified.reported > 0 else 0.0
-    claim = "as reported" if worse <= TOLERANCE else f"{worse:.1%} more than reported"
+    claim = "as reported"
+    if not verified.as_reported:
+        more = f"{verified.nats_per_token / verified.reported - 1:.1%} " if verified.reported > 0 else ""
+        claim = f"{more}more than reported"
     if verified.uncounted > UNCOUNTED:
         claim += (
             f", but the last tokens of its {verified.rows:,} rows, which the decoder has before their turn, take "

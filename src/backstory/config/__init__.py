@@ -48,48 +48,8 @@ if TYPE_CHECKING:
         validate,
     )
 
-_HOMES = {
-    **dict.fromkeys(
-        (
-            "DNCConfig",
-            "ExternalMemoryConfig",
-            "LSTMConfig",
-            "MDMConfig",
-            "MogrifierConfig",
-            "NTMConfig",
-            "TransformerConfig",
-            "TrellisConfig",
-        ),
-        "cores",
-    ),
-    **dict.fromkeys(("NonFiniteError", "UserError", "check_name", "nearest", "pasted", "plural"), "errors"),
-    **dict.fromkeys(
-        (
-            "AlgorithmConfig",
-            "AuxiliarySoftmaxConfig",
-            "DualConfig",
-            "EmbeddingConfig",
-            "GateConfig",
-            "MixtureConfig",
-            "ModelConfig",
-            "NoBufferConfig",
-            "NoDualConfig",
-            "RecallConfig",
-            "RewardConfig",
-            "RunConfig",
-            "SoftmaxConfig",
-            "SpanBufferConfig",
-            "TextConfig",
-            "TrainingConfig",
-        ),
-        "schema",
-    ),
-    **dict.fromkeys(
-        ("between", "changes", "from_dict", "from_saved", "from_yaml", "probability", "to_dict", "to_yaml", "validate"),
-        "strict",
-    ),
-}
-"""The module of each name."""
+_MODULES = ("errors", "strict", "cores", "schema")
+"""The modules that the names come from; each imports those before it."""
 
 __all__ = [
     "AlgorithmConfig",
@@ -135,10 +95,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:  # also for a module of this room: Python then imports it
-        raise AttributeError(f"module 'backstory.config' has no attribute '{name}'")
-    value = globals()[name] = getattr(importlib.import_module(f"backstory.config.{_HOMES[name]}"), name)
-    return value
+    if name in __all__:
+        for module in _MODULES:
+            home = importlib.import_module(f"backstory.config.{module}")
+            if hasattr(home, name):
+                value = globals()[name] = getattr(home, name)
+                return value
+    # Python then looks for a module of this room.
+    raise AttributeError(f"module 'backstory.config' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -38,8 +38,6 @@ class ProcessPredictor:
     """
 
     block = 1
-    answered = "the log_probs of the process are"
-    """How an error about the table begins."""
 
     def __init__(self, command: str, types: int, batch_size: int = 1, timeout: float = 60.0) -> None:
         self._types, self._timeout = types, timeout

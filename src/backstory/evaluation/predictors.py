@@ -14,6 +14,7 @@ import backstory
 from backstory.config.arguments import described
 from backstory.config.errors import UserError
 from backstory.evaluation.audit import copied
+from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.readers.base import Reader
 
 
@@ -61,7 +62,8 @@ class Instance:
 
     def reread(self) -> Tensor:
         """Return what the last answer holds now, as a copy."""
-        answered = getattr(self.predictor, "answered", "predict returned")
+        is_process = isinstance(self.predictor, ProcessPredictor)
+        answered = "the log_probs of the process are" if is_process else "predict returned"
         table, (rows, times) = _called(_numbers, answered, self._answer, answered), self._shape
         expected = (times, self.types or "types") if rows == 1 else (rows, times, self.types or "types")
         if table.ndim != len(expected) or any(

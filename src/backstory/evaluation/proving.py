@@ -93,9 +93,14 @@ class Verification:
     to compare with."""
 
     @property
+    def as_reported(self) -> bool:
+        """Return True if the reported score is no better than the code."""
+        return self.nats_per_token <= self.reported * (1 + TOLERANCE)
+
+    @property
     def score_holds(self) -> bool:
-        """Return True if the reported score is no better than the code, and all but 1% of the code is counted."""
-        return self.uncounted <= UNCOUNTED and self.nats_per_token <= self.reported * (1 + TOLERANCE)
+        """Return True if the score is as reported, and all but 1% of the code is counted."""
+        return self.uncounted <= UNCOUNTED and self.as_reported
 
     @property
     def holds(self) -> bool:

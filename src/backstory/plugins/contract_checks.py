@@ -5,7 +5,7 @@ Each check takes what it tests and raises ContractError with a sentence that say
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from backstory.context.experiments import Condition, Experiment
 from backstory.context.scorer import ReaderScorer
 from backstory.data import Dataset, encode_bytes, tokenizer
 from backstory.data import build as build_vocabulary
-from backstory.evaluation import Audit, read
+from backstory.evaluation import Audit, AuditReport, read
 from backstory.evaluation.metrics import Metric
 from backstory.evaluation.metrics.metric import plain_result
 from backstory.evaluation.opening import EvalSetup
-from backstory.evaluation.reading_loop import ScoredBlock
+from backstory.evaluation.reading_loop import Reading, ScoredBlock
 from backstory.models import (
     ComposedModel,
     LanguageModel,
@@ -225,13 +225,18 @@ def example_ids(count: int, types: int = TYPES) -> np.ndarray:
     return np.random.default_rng(5).integers(types, size=count).astype(np.int32)
 
 
-def passes_the_audit(reader: Reader) -> None:
-    ids = example_ids(120, reader.model.vocabulary_size)
-    plain = read(reader, ids, 0, block=15)
+def audits(reader: Reader, tokens: int, rows: int) -> Iterator[tuple[Reading, AuditReport]]:
+    """Yield three audited readings of a text."""
+    ids = example_ids(tokens, reader.model.vocabulary_size)
     for seed in range(3):
-        audit = Audit(block_count(len(ids), 1, 15), 4, seed)
-        audited = read(reader, ids, 0, block=15, observer=audit)
-        require(audit.report.passed, f"the audit fails: {'; '.join(audit.report.failures)}")
+        audit = Audit(block_count(len(ids), rows, 15), 4, seed)
+        yield read(reader, ids, 0, batch_size=rows, block=15, observer=audit), audit.report
+
+
+def passes_the_audit(reader: Reader) -> None:
+    plain = read(reader, example_ids(120, reader.model.vocabulary_size), 0, block=15)
+    for audited, report in audits(reader, 120, 1):
+        require(report.passed, f"the audit fails: {'; '.join(report.failures)}")
         require(audited.nats == plain.nats, "scores change when the reader is audited; snapshot() must copy everything")
 
 
@@ -239,12 +244,9 @@ def keeps_rows_apart(reader: Reader) -> None:
     can, rows = reader.capabilities, 4
     if can.adapts_weights or not can.independent_rows:  # it does not claim so
         return
-    ids = example_ids(240, reader.model.vocabulary_size)
-    for seed in range(3):
-        audit = Audit(block_count(len(ids), rows, 15), 4, seed)
-        read(reader, ids, 0, batch_size=rows, block=15, observer=audit)
-        failures = "; ".join(audit.report.failures)
-        require(audit.report.passed, f"with {rows} rows the audit fails: {failures}; or declare independent_rows=False")
+    for _, report in audits(reader, 240, rows):
+        failures = "; ".join(report.failures)
+        require(report.passed, f"with {rows} rows the audit fails: {failures}; or declare independent_rows=False")
 
 
 def wraps_a_prediction(reader: Reader) -> None:

@@ -90,8 +90,8 @@ def plain_result(metric: Metric) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             infinite.append(value)
             return None
-        if isinstance(value, tuple | list):
-            return type(value)(plain(inner) for inner in value) if type(value) in (tuple, list) else value
+        if isinstance(value, tuple | list) and type(value) in (tuple, list):  # a named tuple stays one
+            return type(value)(map(plain, value))
         return value
 
     result = plain(metric.result())
