@@ -6,11 +6,12 @@ Readings and effect sizes stay as they were measured. A finding whose numbers a 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from backstory.papers.claims import check_claims
 from backstory.papers.findings import check_findings
 from backstory.papers.plan import runs_of
-from backstory.papers.suite import load
+from backstory.papers.suite import Scale, load
 from backstory.results import ReproductionFigures, result_at
 from backstory.storage.atomic import write_atomically
 
@@ -20,7 +21,8 @@ RESULTS = Path(__file__).parent.parent / "results"
 def judged(figures: ReproductionFigures) -> ReproductionFigures:
     """Return a result with the verdicts of the suite as it is."""
     suite, records = load(figures.suite), {run.run: run for run in figures.runs}
-    runs = [run for run in runs_of(suite, figures.scale, figures.suite) if run.name in records]
+    scale = cast(Scale, figures.scale)
+    runs = [run for run in runs_of(suite, scale, figures.suite) if run.name in records]
     systems = dict.fromkeys(run.system for run in figures.runs)
     by_system = {system: [run for run in figures.runs if run.system == system] for system in systems}
     return replace(figures, claims=check_claims(suite, by_system), findings=check_findings(suite, runs, records))

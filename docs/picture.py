@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from generate import MEMORIES, remembered_curves, result
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from tables.examinations import MEMORIES, remembered_curves
+from tables.sources import result
 
 from backstory.config import RewardConfig
 from backstory.config.options import ExplainOptions

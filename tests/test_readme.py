@@ -1,7 +1,6 @@
 """README and guide do what they say: their commands and Python run, on small models; tables are those of results/."""
 
 import dataclasses
-import importlib.util
 import json
 import re
 import shlex
@@ -11,8 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import generate
 import numpy as np
 import pytest
+from tables import sources, speeds
 
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
@@ -191,16 +192,7 @@ def test_links_point_to_files() -> None:
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
-def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    return generate
-
-
 def test_tables_are_made_from_results() -> None:
-    generate = generator()
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
 
@@ -219,9 +211,8 @@ def test_speed_is_told_of_both_precisions_and_of_the_one_that_older_files_have(
     }
     for name, row in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"rows": {"S": row}}), encoding="utf-8")
-    generate = generator()
-    monkeypatch.setattr(generate, "RESULTS", tmp_path)
-    tables = {name: generate.speed(name) for name in files}
+    monkeypatch.setattr(sources, "RESULTS", tmp_path)
+    tables = {name: speeds.speed(name) for name in files}
     in_float32 = ("S", "float32", "1,000", "3,000", "3.00", "3.00", "0.50", "1.50")
     assert tables["new"].rows == (in_float32, ("S", "bfloat16", "2,000", "4,000", "2.00", "4.00", "1.00", "2.00"))
     assert tables["single"].rows == (in_float32,)
@@ -235,11 +226,10 @@ def test_cores_are_compared_in_their_own_precision_where_the_file_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"precision": "bfloat16", "tokens_per_second": 9.0, "to_plain": 3.0, "to_plain_quartiles": [2.0, 4.0]}
-    generate = generator()
-    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    monkeypatch.setattr(sources, "RESULTS", tmp_path)
     for more, last in (({}, "2.00 to 4.00"), ({"to_plain_alike": 1.5}, "1.50")):
         (tmp_path / "benchmark-cores.json").write_text(json.dumps({"rows": {"LSTM": row | more}}), encoding="utf-8")
-        table = generate.core_speed()
+        table = speeds.core_speed()
         assert len(table.columns) == len(table.rows[0]) and table.rows[0][-1] == last
 
 
@@ -256,10 +246,18 @@ def test_any_document_may_have_the_recency_of_a_grid_that_holds_it(
     places = "<!-- table: told-recency -->\n<!-- end -->\n<!-- table: old-recency -->\n<!-- end -->\n"
     (tmp_path / "page.md").write_text(places, encoding="utf-8")
     (tmp_path / "without.md").write_text("no table", encoding="utf-8")
-    generate = generator()
-    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path), ("TABLES", {"page.md": {}, "without.md": {}})):
-        monkeypatch.setattr(generate, name, value)
+    for name in ("ROOT", "RESULTS"):
+        monkeypatch.setattr(sources, name, tmp_path)
+    monkeypatch.setattr(generate, "TABLES", {"page.md": {}, "without.md": {}})
     page = generate.filled("page.md")
     assert page.count("1,000 or more ago") == 1 and page.count("| 4.25 | – |") == len(made["figures"]["systems"])
     assert page.endswith(places.partition("<!-- end -->")[2])
     assert generate.filled("without.md") == "no table"
+
+
+def test_a_place_of_no_table_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "page.md").write_text("<!-- table: dual-clams -->\n<!-- end -->\n", encoding="utf-8")
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "TABLES", {"page.md": {}})
+    with pytest.raises(KeyError, match="dual-clams"):
+        generate.filled("page.md")

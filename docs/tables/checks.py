@@ -1,0 +1,92 @@
+"""Tables of what tests the program: attacks, the audit, the referee, and overlaps of the corpora."""
+
+from typing import Any
+
+from tables.sources import headed, measured
+
+from backstory.config.formats import MISSING
+from backstory.reports import Column, Table
+
+
+def reliability() -> Table:
+    """Attacks on the program, with the promise that each tests, how often it was tried, and how often it did not hold."""
+    found: dict[str, dict[str, Any]] = measured("reliability")
+    rows = tuple(
+        (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
+    )
+    heads = ("case", "what", "must hold", "trials", "failures")
+    return headed(heads, rows, texts=3)
+
+
+def split_overlaps() -> Table:
+    """How much of the held-out splits of each corpus stands in those before them."""
+    found: dict[str, Any] = measured("benchmark-corpora")
+    python = ".".join(found["provenance"]["versions"]["python"].split(".")[:2])
+    corpora: dict[str, dict[str, Any]] = found["rows"]
+    names = {"stdlib": f"stdlib, Python {python}"}
+    rows = tuple(
+        (names.get(name, name), *(f"{one['share']:.2%}" for one in row["overlap"]))
+        for name, row in corpora.items()
+        if "overlap" in row
+    )
+    return headed(("corpus", "validation in training", "test in training", "test in validation"), rows)
+
+
+def zoo(part: str, name: str = "audit-zoo") -> dict[str, dict[str, Any]]:
+    """A part of what the audit, or the referee, was measured on."""
+    return measured(name)[part]
+
+
+def caught_cheats() -> Table:
+    """How often the audit caught each planted cheat, over seeds."""
+    rows = tuple(
+        (name, f"{row['rows']}", f"{row['caught']} of {row['seeds']}", (row["check"] or MISSING).replace("_", " "))
+        for name, row in zoo("cheats").items()
+    )
+    return Table(
+        tuple(Column(head, numeric=i in (1, 2)) for i, head in enumerate(("cheat", "rows", "caught", "by"))), rows
+    )
+
+
+def refused(subject: str, name: str) -> Table:
+    """How often the audit or the referee refused each honest subject, over seeds."""
+    rows = tuple((one, f"{row['refused']} of {row['seeds']}") for one, row in zoo("honest", name).items())
+    return headed((f"honest {subject}", "refused"), rows)
+
+
+def refereed_cheats() -> Table:
+    """How often the referee caught each cheat, by the condition that it breaks, and how often it should."""
+    rows = tuple(
+        (
+            row["how"],
+            row["condition"].replace("_", " "),
+            f"{100 * row['expected']:.0f}%",
+            f"{row['caught']} of {row['seeds']}",
+        )
+        for row in zoo("cheats", "referee-zoo").values()
+    )
+    return headed(("cheat", "condition", "expected", "caught"), rows, texts=2)
+
+
+def audit_cost() -> Table:
+    """The share that the audit adds to a reading, by its length."""
+    rows = tuple(
+        (
+            name,
+            f"{row['20000']['block_ms']:.1f}",
+            f"{row['82430']['places']}",
+            *(
+                f"{row[t]['cuts']}, {row[t]['place_ms']:.0f} ms, {100 * row[t]['share']:.0f}%"
+                for t in ("20000", "82430")
+            ),
+        )
+        for name, row in zoo("cost").items()
+    )
+    heads = (
+        "reader",
+        "ms per block",
+        "places",
+        "20,000 tokens: cuts, place, added",
+        "82,430 tokens: cuts, place, added",
+    )
+    return headed(heads, rows)

@@ -1,0 +1,114 @@
+"""Tables of trained models and what they score."""
+
+from tables.sources import audit_ended, effective_context, figures_of, files, headed, measured, result, unknown_cell
+
+from backstory.config.formats import MISSING, duration
+from backstory.data.synthetic.algorithms import TASKS
+from backstory.reports import Column, Table
+
+
+def learning() -> Table:
+    """Validation perplexity of ptb-small after every epoch, a row per epoch and a column per run."""
+    runs = [result(path.stem) for path in files("ptb-small-*-seed*")]
+    heads = [f"{run.provenance.precision}, seed {run.provenance.seed}" for run in runs]
+    curves = [run.figures.to_dict()["curve"] for run in runs]
+    rows = [
+        (str(epochs[0]["epoch"]), *(f"{epoch['valid_perplexity']:.2f}" for epoch in epochs))
+        for epochs in zip(*curves, strict=True)
+    ]
+    return Table((Column("epoch", numeric=True), *(Column(head, numeric=True) for head in heads)), tuple(rows))
+
+
+def reading() -> Table:
+    """Perplexity, effective context and time of the recipes that were trained, read and examined on two cores."""
+    rows = []
+    for name in ("demo", "ptb-small"):
+        trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
+        context, corpus = figures_of(f"examine-{name}"), trained.provenance.corpus
+        assert corpus is not None
+        rows.append(
+            (
+                name,
+                corpus.name,
+                f"{trained.figures.valid_perplexity:.2f}",
+                f"{read['perplexity']:.2f}",
+                f"{read['tokens']:,}",
+                unknown_cell(read) or MISSING,
+                audit_ended(read["audit"]),
+                effective_context(context),
+                duration(trained.provenance.seconds),
+            )
+        )
+    heads = ("recipe", "corpus", "validation", "test", "words", "<unk>", "audit", "effective context", "training took")
+    return Table(tuple(Column(head, numeric=i in (2, 3, 4, 5)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def full_size() -> Table:
+    """A published size that was trained for a while on a GPU, read and examined."""
+    rows = []
+    for name in ("ptb-awd-lstm",):
+        valid, test = result(f"read-valid-{name}"), result(f"read-{name}")
+        context, config = figures_of(f"examine-{name}"), test.provenance.config
+        assert config is not None
+        rows.append(
+            (
+                name,
+                test.provenance.device,
+                f"{config['training']['epochs']} + {config['training']['finetune_epochs']}",
+                f"{valid.figures.perplexity:.2f}",
+                f"{test.figures.perplexity:.2f}",
+                test.figures.audit.in_words(),
+                effective_context(context),
+            )
+        )
+    heads = ("recipe", "device", "epochs asked for", "validation", "test", "audit", "effective context")
+    return Table(tuple(Column(head, numeric=i in (3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def solved() -> Table:
+    """Accuracy of trained memories on each task, at the lengths of training and beyond."""
+    rows = []
+    for task in TASKS:
+        for path in files(f"{task}-*-test"):
+            name = path.stem.removesuffix("-test")
+            own, longer = (figures_of(f"{name}-{kind}")["answers"] for kind in ("test", "lengths"))
+            beyond = ", ".join(f"{of['length']}: {of['bit_accuracy']:.2%}" for of in longer["lengths"])
+            core = name.removeprefix(f"{task}-")
+            rows.append((task, core, f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", beyond))
+    heads = ("task", "core", "bits right", "documents right", "bits right by length")
+    return Table(tuple(Column(head, numeric=i in (2, 3)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def adaptive() -> Table:
+    """The test split of the documentation of Python, read with the demo's model by each reader."""
+    rows = []
+    for name in ("read-demo", "read-demo-cache", "read-demo-dynamic"):
+        figures = figures_of(name)
+        static = figures["gains"][0]["perplexity"]
+        settings = "; ".join(
+            ", ".join(
+                f"{key} {value}"
+                for key, value in reader["settings"].items()
+                if value and value not in ("rms", "all", "weights")
+            )
+            for reader in figures["readers"]
+        )
+        share = f"{100 * (figures['perplexity'] / static - 1):+.1f}%" if len(figures["gains"]) > 1 else "–"
+        row = (
+            figures["reader"],
+            settings.strip("; ") or "–",
+            f"{figures['perplexity']:.2f}",
+            share,
+            unknown_cell(figures),
+            audit_ended(figures["audit"]),
+        )
+        rows.append(row)
+    heads = ("reader", "settings, tuned on validation", "test", "against static", "<unk>", "audit")
+    return Table(tuple(Column(head, numeric=i in (2, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def normalization() -> Table:
+    """Validation perplexity of dynamic evaluation over lambda, with either mean of the RMS."""
+    found: list[dict[str, float]] = measured("benchmark-normalization")["rows"]
+    rows = tuple((f"{row['decay']:g}", f"{row['weights']:.2f}", f"{row['tensors']:.2f}") for row in found)
+    return headed(("lambda", "weights", "tensors"), rows)

@@ -1,0 +1,130 @@
+"""Tables of how models use their context."""
+
+import math
+from typing import Any
+
+from tables.sources import effective_context, figures_of, files, headed, measured, result
+
+from backstory.config.formats import MISSING
+from backstory.papers.findings import NOT_MEASURED
+from backstory.papers.paper import paper
+from backstory.reports import Table
+from backstory.reports.sections.evaluation_section import Named
+from backstory.results.evaluation_record import MemoryRecord
+
+MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a pointer buffer"}
+"""Systems whose use of up to 4,000 words was examined (results/examine-memory-*.json), by what they are called."""
+
+
+def remembering() -> Table:
+    """Perplexity with so many words of context, without a memory and with two kinds of one."""
+    found = [figures_of(f"examine-memory-{name}") for name in MEMORIES]
+    rows = [
+        (f"{these[0]['context']:,}", *(f"{condition['perplexity']:.2f}" for condition in these))
+        for these in zip(*(figures["conditions"] for figures in found), strict=True)
+    ]
+    rows.append(("all", *(f"{figures['baseline']['perplexity']:.2f}" for figures in found)))
+    rows.append(("effective context", *(effective_context(figures) for figures in found)))
+    return headed(("words of context", *MEMORIES.values()), rows, texts=0)
+
+
+REMEMBERED = (
+    ("lstm", "static"),
+    ("lstm", "cache"),
+    ("auxiliary-softmax", "static"),
+    ("snb-t1", "static"),
+    ("following", "static"),
+)
+"""Systems of the suite `recall` and their readers whose memory docs/memory.png shows."""
+
+
+def remembered_curves() -> list[Named[MemoryRecord]]:
+    """Return the memory of the first seed of these systems, each by its name, from results/reproduce-recall.json."""
+    suite = result("reproduce-recall")
+    runs = {run.run: run.readings for run in suite.figures.runs}
+    curves = []
+    for row, reader in REMEMBERED:
+        (reading,) = (one for one in runs[f"{row}-seed1"] if one.reader == reader)
+        assert reading.memory is not None
+        curves.append(Named(f"{row}, {reader}", suite, reading.memory))
+    return curves
+
+
+WITH_CACHE = "examine-cache-ptb-small"
+"""Figure 7 on one seed of ptb-small."""
+
+PLACES = {"near": "among the last 50 words", "far": "farther back, in the window", "none": "not in the window"}
+
+
+def with_cache() -> Table:
+    """Gain of a neural cache by where a word came before, beside what was printed; absent until it is measured."""
+    heads = ("words", "share", "perplexity with the cache", "without it", "95% interval", "published")
+    if not files(WITH_CACHE):
+        return headed(heads, [("all", *[NOT_MEASURED] * (len(heads) - 1))])
+    figures = figures_of(WITH_CACHE)
+    groups = {g["group"]: g for g in figures["groups"] if g["by"] == "cache"}
+    rows = []
+    for name, group in {**groups, "all": {**figures, "share": 1.0}}.items():
+        [condition] = group["conditions"]
+        printed = paper("context").values.get(f"ptb-without-cache-{name}")
+        low, high = (f"{100 * math.expm1(condition[end]):+.1f}%" for end in ("low", "high"))
+        rows.append(
+            (
+                PLACES.get(name, name),
+                f"{group['share']:.1%}",
+                f"{group['baseline']['perplexity']:.2f}",
+                f"{condition['effect_percent']:+.1f}%",
+                f"{low} to {high}",
+                MISSING if printed is None else f"+{printed.value:g}%",
+            )
+        )
+    return headed(heads, rows)
+
+
+def harmed() -> Table:
+    """How many words are not in the cache's window, and how many it harms."""
+    heads = ("of all words", "ours", "published")
+    printed = paper("context").values["ptb-outside-window"].value
+    found = [NOT_MEASURED] * 2
+    if files(WITH_CACHE):
+        [condition] = figures_of(WITH_CACHE)["conditions"]
+        found = [f"{condition[key]:.2%}" for key in ("outside_window", "hurt")]
+    return headed(heads, [("not in the window", found[0], f"{printed:g}%"), ("harmed", found[1], MISSING)])
+
+
+def sampled() -> Table:
+    """Of draws of some targets, how often the 95% interval holds the figure of all."""
+    found: list[dict[str, Any]] = measured("benchmark-sampling")["coverage"]
+    rows = tuple(
+        (
+            row["condition"],
+            f"{row['all']} tokens" if row["width"] is None else f"{row['all']:+.4f} nats",
+            MISSING if row["width"] is None else f"{row['width']:.4f}",
+            f"{row['covered']:.1%}",
+        )
+        for row in found
+    )
+    heads = ("condition", "of all targets", "width of the interval", "intervals that hold it")
+    return headed(heads, rows)
+
+
+def precisions() -> Table:
+    """How far the means of examinations in bfloat16 and in float32 lie apart."""
+    found: list[dict[str, Any]] = measured("benchmark-sampling")["precision"]
+    rows = tuple(
+        (row["experiment"], f"{row['conditions']}", f"{row['mean']:.5f}", f"{row['effect']:.5f}") for row in found
+    )
+    heads = ("experiment", "conditions", "means apart, nats", "effects apart, nats")
+    return headed(heads, rows)
+
+
+def tags() -> Table:
+    """How far the tags of PatternTagger agree with those that go with a corpus."""
+    found: dict[str, dict[str, Any]] = measured("benchmark-tags")["rows"]
+    shares = ("tag", "class", "content", "function")
+    rows = tuple(
+        (f"{corpus}, {row['split']}", f"{row['words']:,}", *(f"{100 * row[share]:.1f}%" for share in shares))
+        for corpus, row in found.items()
+    )
+    heads = ("text", "words", "same tag", "same class", "content words found", "function words found")
+    return headed(heads, rows)

@@ -1,0 +1,176 @@
+"""Tables of what was reproduced: suites, their claims and findings, and trainings of the span buffer."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from evidence import evidence
+from tables import sources
+from tables.sources import figures_of, files, headed, result
+
+from backstory.config.formats import MISSING
+from backstory.reports import Column, Table
+from backstory.reports.sections import reproduction_section as reproductions
+
+
+def evidence_of_papers() -> Table:
+    """Every table row, figure and claim of the papers: the protocol here, published, ours and the verdict."""
+    rows = tuple(dataclasses.astuple(row) for row in evidence(sources.RESULTS))
+    heads = ("paper", "item", "protocol as published?", "scale", "seeds", "published", "ours", "verdict")
+    return headed(heads, rows, texts=len(heads))
+
+
+def suites() -> list[str]:
+    """Suites that have a result."""
+    return [path.stem.removeprefix("reproduce-") for path in files("reproduce-*")]
+
+
+def reproduction(name: str) -> Table:
+    """Published beside ours, system by system, from results/reproduce-NAME.json; systems not run yet are left out."""
+    return _having(reproductions.systems_table(result(f"reproduce-{name}").figures), "Ours", MISSING)
+
+
+def claims(name: str) -> Table:
+    """Whether the claims of the same file hold; those on systems not run yet are left out."""
+    return _having(
+        reproductions.claims_table(result(f"reproduce-{name}").figures),
+        "Does it hold here?",
+        "runs are missing: no claim",
+    )
+
+
+def findings(name: str) -> Table:
+    """Published findings beside ours, of the same file; those that nothing was run for are left out."""
+    return _having(reproductions.findings_table(result(f"reproduce-{name}").figures), "Does it hold here?", "not run")
+
+
+def _having(table: Table, heading: str, lacking: str) -> Table:
+    """A table without the rows that say `lacking` in a column, named by the start of its heading."""
+    place = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
+    return replace(table, rows=tuple(row for row in table.rows if row[place] != lacking))
+
+
+def parts(name: str) -> Table:
+    """Statistics of the gates between two predictions, of the same file."""
+    return reproductions.gates_table(result(f"reproduce-{name}").figures)
+
+
+def remembered(name: str) -> Table:
+    """Where what comes back is paid for, of the same file."""
+    return reproductions.memory_table(result(f"reproduce-{name}").figures)
+
+
+def recent(name: str) -> Table:
+    """Cost of a token by how long ago the same one came last, of the same file."""
+    return reproductions.recency_table(result(f"reproduce-{name}").figures)
+
+
+KINDS: dict[str, Callable[[str], Table]] = {
+    "": reproduction,
+    "-claims": claims,
+    "-findings": findings,
+    "-parts": parts,
+    "-memory": remembered,
+    "-recency": recent,
+}
+"""Tables of a suite, by what follows its name where a document has a place for one."""
+
+
+def reproduced() -> dict[str, Callable[[], Table]]:
+    """Tables of every suite that has a result, as far as the result holds them; findings and recency stand on other pages."""
+    kinds = ("", "-claims", "-parts", "-memory")
+    tables = {f"{name}{kind}": partial(KINDS[kind], name) for name in suites() for kind in kinds}
+    return {place: make for place, make in tables.items() if place in suites() or make().rows}
+
+
+GAINS: tuple[tuple[str, str, str, str], ...] = (
+    ("neural cache", "the model alone", "dynamical", "A neural cache helps"),
+    ("dynamic evaluation", "the model alone", "dynamical", "Dynamic evaluation helps"),
+    ("dynamic evaluation and a cache", "dynamic evaluation", "dynamical", "A cache adds to dynamic evaluation"),
+    (
+        "meta-learner with three levels of memory",
+        "the model alone",
+        "dynamical",
+        "The meta-learner with long-term memory (three levels) helps",
+    ),
+    ("meta-learner and a cache", "meta-learner", "dynamical", "A cache adds to the meta-learner"),
+    (
+        "pointer buffer, trained for one epoch more",
+        "an epoch more without a buffer",
+        "span-buffer",
+        "A pointer to the words that followed beats the equally long baseline",
+    ),
+)
+"""A memory, the control that it has to beat, and the suite and the claim that compare them."""
+
+
+def gains() -> Table:
+    """Gain of each memory over its control: mean test perplexity over seeds, and the interval of the gain."""
+    rows = []
+    for memory, control, suite, sentence in GAINS:
+        found = figures_of(f"reproduce-{suite}")
+        (one,) = (claim for claim in found["claims"] if claim["sentence"] == sentence)
+        with_it, without = (
+            next(row["mean"] for row in found["systems"] if side.items() <= row.items())
+            for side in (one["better"], one["than"])
+        )
+        gain = f"{one['gain']:.1f} ({one['low']:.1f} to {one['high']:.1f})"
+        rows.append((memory, f"{with_it:.1f}", control, f"{without:.1f}", gain))
+    heads = ("memory", "perplexity", "control", "its perplexity", "gain (95% interval)")
+    return Table(tuple(Column(head, numeric=i in (1, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def continued() -> Table:
+    """Validation perplexity of a trained ptb-small after one epoch more, with and without auxiliary predictions; one seed."""
+    names = {
+        "longer": "no auxiliary prediction",
+        "auxiliary-softmax": "second softmax (the control)",
+        "printed": "spans, the printed settings: T 100 and 0.1, reward 0.01",
+        "spans": "spans, T 1, bilinear, no reward",
+        "end-residual": "the same; states at span ends, added to the present one",
+        "words": "the same; every word a span, up to the present one",
+        "following": "the same; words, of which the following ones are attended to",
+    }
+    rows = []
+    for name, shown in names.items():
+        figures = figures_of(f"ptb-continued-{name}")
+        policy = figures["curve"][-1].get("policy")
+        told = (f"{figures['valid_perplexity']:.2f}",)
+        if policy is not None:
+            parts = (policy[f"{part}_perplexity"] for part in ("p", "q", "oracle"))
+            told += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
+        rows.append((shown, *told, *["–"] * (5 - len(told))))
+    heads = ("auxiliary prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
+    return headed(heads, rows)
+
+
+def buffer_search() -> Table:
+    """The complete trials of a search over the buffer's open settings, best first, with the gate's use of the buffer."""
+    rows = []
+    trials = [t for t in figures_of("search-span-buffer")["trials"] if t["state"] == "complete"]
+    for trial in sorted(trials, key=lambda trial: trial["valid_perplexity"]):
+        reward, gate = "model.buffer.gate.reward", "model.buffer.gate"
+        names = (f"{reward}.weight", f"{reward}.power", f"{reward}.baseline", f"{gate}.training_temperature")
+        names += (f"{gate}.temperature", f"{gate}.rate", "model.core.output_dropout")
+        curve = figures_of(f"search-span-buffer/{trial['trial']:04d}")["curve"]
+        policy = curve[-1]["policy"]
+        used = ", ".join(f"{epoch['policy']['utilization']:.0%}" for epoch in curve)
+        parts = (f"{policy[f'{part}_perplexity']:.1f}" for part in ("p", "q"))
+        settings = (f"{float(format(trial['settings'][name], '.2g')):g}" for name in names)
+        rows.append((*settings, f"{trial['valid_perplexity']:.1f}", *parts, f"{policy['win_share']:.0%}", used))
+    heads = ("eta", "kappa", "b", "T", "T in evaluation", "gate rate", "dropout", "validation", "p alone", "q alone")
+    return headed((*heads, "q wins", "PoU after each epoch"), rows, texts=0)
+
+
+def buffer_training() -> Table:
+    """The printed buffer trained from nothing, epoch by epoch: what p and q score, and how much the gate takes of q."""
+    rows = []
+    for epoch in figures_of("span-buffer-scratch")["curve"]:
+        policy = epoch["policy"]
+        scores = (policy["p_perplexity"], policy["q_perplexity"], policy["best_constant_perplexity"])
+        shares = (policy["win_share"], policy["utilization"])
+        cells = (f"{epoch['valid_perplexity']:.1f}", *(f"{s:.1f}" for s in scores), *(f"{s:.0%}" for s in shares))
+        rows.append((str(epoch["epoch"]), *cells))
+    heads = ("epoch", "validation", "p alone", "q alone", "with the best constant lambda", "q wins", "PoU")
+    return headed(heads, rows, texts=0)

@@ -1,0 +1,62 @@
+"""What the tables of the docs are made from: files in results/, and the words that several tables share."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from backstory.reports import Column, Table
+from backstory.results import AuditRecord, Result, TruncationFigures, result_from
+from backstory.results.common import UnknownTokens
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+
+
+def figures_of(name: str) -> dict[str, Any]:
+    """The figures of a result file as JSON."""
+    return result(name).figures.to_dict()
+
+
+def unknown_cell(figures: dict[str, Any]) -> str:
+    """The share of `<unk>` in an evaluation, as a table shows it."""
+    names = [field.name for field in dataclasses.fields(UnknownTokens)]
+    unknown = UnknownTokens(**{name: figures.get(name) for name in names})
+    return unknown.unknown_among(figures["tokens"]).cell()
+
+
+def audit_ended(audit: dict[str, Any]) -> str:
+    """How an audit ended, in words."""
+    return AuditRecord.read(audit, "the audit").in_words()
+
+
+def effective_context(figures: dict[str, Any]) -> str:
+    """The effective context of a truncation experiment, in words."""
+    return TruncationFigures.read(figures, "the examination").context_in_words()
+
+
+def result(name: str) -> Result:
+    """A result file by its name."""
+    return result_at(RESULTS / f"{name}.json")
+
+
+@cache
+def result_at(path: Path) -> Result:
+    return result_from(path.read_text(encoding="utf-8"), path.name)
+
+
+def measured(name: str) -> Any:
+    """A file of a benchmark as JSON, which no record describes."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def files(pattern: str) -> list[Path]:
+    """Result files by a pattern, sorted by name."""
+    return sorted(RESULTS.glob(f"{pattern}.json"))
+
+
+def headed(heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1) -> Table:
+    """A table under these headings; the first `texts` columns are text, the others numbers."""
+    return Table(tuple(Column(head, numeric=i >= texts) for i, head in enumerate(heads)), tuple(rows))
