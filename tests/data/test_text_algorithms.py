@@ -123,6 +123,13 @@ def test_priorities_that_are_equal_keep_their_order() -> None:
         assert inside[-4:] == inside[1:10:2][:4]
 
 
+@pytest.mark.parametrize(("share", "asked"), [(0.8, 8), (0.3, 3), (0.25, 3), (0.01, 1), (1.0, 10)])
+def test_a_share_of_the_list_is_to_be_sorted(share: float, asked: int) -> None:
+    drawn = made("priority-sort", shortest=10, longest=10, sorted_share=share)
+    for inside in documents(drawn, "train"):
+        assert len(inside) == 2 * 10 + 1 + asked
+
+
 # --- documents ---
 
 

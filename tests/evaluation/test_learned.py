@@ -78,6 +78,27 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
 
 
+def test_tensors_may_share_their_bias_and_do_without_the_fisher_information(model: ComposedModel) -> None:
+    found, ids, place = statistics(model), text(60), slice(3, 12)
+    grad, delta, features = torch.randn(9), torch.randn(9), torch.rand(6, 9)
+    shared = GateSettings(per_tensor=False, fisher=False)
+    plain, alike = (LearnedReader(model, gates(model, settings, size=0.5), found) for settings in (None, shared))
+    own, one = plain.gated.network, alike.gated.network
+    told = torch.tensor(0.5)
+    assert len(one.bias) == 1 < len(own.bias)
+    assert torch.equal(one(features, told, 0), one(features, told, 1))
+    assert not torch.equal(own(features, told, 0), own(features, told, 1))
+    assert plain.gated.features(grad, delta, place)[5].any() and not alike.gated.features(grad, delta, place)[5].any()
+    assert read(alike, ids, 0).nats != read(plain, ids, 0).nats
+    for learned, fits in ((alike.learned, True), (plain.learned, False)):
+        other = lively(ModelConfig(EmbeddingConfig(7), LSTMConfig(layers=3, hidden=9), SoftmaxConfig(tied=False)))
+        if fits:
+            assert read(LearnedReader(other, learned, statistics(other)), ids, 0).nats > 0
+        else:
+            with pytest.raises(UserError, match="trained for other weights"):
+                LearnedReader(other, learned, statistics(other))
+
+
 @pytest.mark.usefixtures("torch_passes")
 def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:
     """An untied embedding has no gradient but for the words of the segment."""
