@@ -289,6 +289,22 @@ def test_a_name_that_exists_is_refused_with_both_places(backstory: Backstory, fo
     assert "lstm already, in backstory" in backstory(folder, "check", "lstm.py").stderr
 
 
+def test_a_core_that_cannot_be_outlined_trains_and_one_that_fails_is_told(backstory: Backstory, folder: Path) -> None:
+    """The estimate of memory builds a model without its numbers, which a core may look at."""
+    corpus = runs.tiny_corpus(folder / "corpus")
+    flags = ["--model.core.kind", "gru", "--model.embedding.size", "8", "--training.epochs", "1"]
+    built = "batch_first=True)\n"
+    for name, change, code, said in (
+        ("looking.py", "        self.first = float(self.gru.weight_hh_l0[0, 0])\n", 0, "validation perplexity"),
+        ("failing.py", "        raise ValueError('units must be even')\n", 2, "ValueError: units must be even"),
+    ):
+        (folder / name).write_text(page_file("my_core.py").replace(built, built + change))
+        done = backstory(folder, "train", "demo", "--plugin", name, *flags, "--corpus", str(corpus), "--out", name[:-3])
+        assert done.returncode == code, done.stderr
+        assert said in (done.stderr if code else done.stdout)
+        assert not code or f"{name}, line " in done.stderr
+
+
 @pytest.mark.full
 def test_a_core_that_breaks_the_contract_is_told_with_its_line(backstory: Backstory, folder: Path) -> None:
     code = page_file("my_core.py")

@@ -79,7 +79,7 @@ def test_values_and_gradients_are_the_equations(
         expected = torch.stack([torch.stack(slow[row][number - 1]) for row in range(ROWS)])[:, :, UNITS - output :]
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-10)
         torch.testing.assert_close(dropped, expected * mask, rtol=0, atol=1e-10)
-    every = [xs, *made.parameters()]
+    every = [xs, *(p for p in made.parameters() if p.requires_grad)]
     gradients = (
         torch.autograd.grad(y.sin().sum(), every, allow_unused=True, materialize_grads=True)
         for y in (actual.layers[-1], expected)
@@ -107,6 +107,17 @@ def test_each_level_sees_one_token_further_back(levels: int) -> None:
     other[:, 1] += 1
     changed = (made(first, made.start(ROWS)).dropped != made(other, made.start(ROWS)).dropped).any(2).all(0)
     assert changed.tolist() == [0 < t <= 1 + levels for t in range(steps)]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_weights_that_no_level_reads_are_not_trained(levels: int) -> None:
+    """Processes that share a batch wait for the gradient of every weight that is."""
+    model = trellis(levels=levels).train()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert ("core.weight_hh" in trained) == ("core.scale_hh" in trained) == (levels > 1)
+    tokens = torch.randint(TYPES, (2, 5))
+    model(tokens, model.start(2))[0].log_prob(tokens).mean().backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == trained
 
 
 def test_inner_levels_predict_in_training_with_the_same_head() -> None:

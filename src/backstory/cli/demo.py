@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     examined = []
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress:
-            options = ExamineOptions.of(reader=reader, targets=TARGETS)
+            options = ExamineOptions.of(reader=reader, targets=TARGETS, maximum_context=LONGEST)
             examined.append(examine_run(folder, options, progress=progress).figures)
     print(_contexts([name for name, _, _ in systems], examined))
     console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
@@ -170,5 +170,7 @@ PASSAGE = 1000
 """First token of the passage in the report, in the test text."""
 TARGETS = 400
 """Enough for useful intervals, and few enough not to take longer than the training."""
-SHOWN = (5, 20, 50, 100, 200, 500, 1000)
+LONGEST = 500
+"""Words of the longest context: as many as the memories hold. With 1,000, this step would take twice as long."""
+SHOWN = (5, 20, 50, 100, 200, 300, LONGEST)
 """The contexts shown in the terminal."""

@@ -136,14 +136,19 @@ def check_overrides(config: ModelConfig, changes: Mapping[str, str]) -> None:
 
 
 def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
-    """Build the model on the meta device, where it takes no memory. Return None if it is too large for any tensor.
+    """Build the model on the meta device, where it takes no memory; None if a part, such as a plug-in, cannot be built there.
 
-    Raises UserError if the parts do not fit together.
+    Raises UserError if the parts do not fit together, and OverflowError if one is too large for any tensor.
     """
     try:
         with torch.device("meta"):
             return build_model(config, vocabulary_size)
-    except (RuntimeError, TypeError, ValueError, OverflowError):
+    except UserError:
+        raise
+    except Exception as error:
+        # PyTorch raises errors of several kinds for sizes that no number of 64 bits holds.
+        if "overflow" in f"{type(error).__name__} {error}".lower():
+            raise OverflowError(str(error)) from None
         return None
 
 

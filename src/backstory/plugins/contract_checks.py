@@ -167,6 +167,8 @@ def trains_every_parameter(model: LanguageModel) -> None:
     prediction, _ = model(tokens, model.start(BATCH))
     prediction.log_prob(tokens.roll(-1, 1)).mean().backward()
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # it is meant to stay
+            continue
         gradient = torch.zeros(1) if parameter.grad is None else parameter.grad
         require(bool(gradient.abs().max() > 0), f"no gradient reaches the parameter {name}")
         require(bool(gradient.isfinite().all()), f"the gradient of {name} is not finite")

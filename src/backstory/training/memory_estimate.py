@@ -69,14 +69,18 @@ def check_memory(
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
-    """Return bytes that a training step takes, by what takes them; infinite where no tensor can be so large.
+    """Return bytes that a training step takes, by what takes them; infinite where no tensor can be so large, and
+    nothing for a model that cannot be built without memory (`outline`).
 
     Raises UserError when the parts of the model do not fit together.
     """
     settings = config.training
-    model = outline(config.model, text.types)
-    if model is None:
+    try:
+        model = outline(config.model, text.types)
+    except OverflowError:
         return {"weights": math.inf}
+    if model is None:  # what is wrong with it, if anything, shows when it is built
+        return {}
     parameters, width = count_parameters(model), model.head.weight.shape[1]
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
     core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))

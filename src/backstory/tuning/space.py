@@ -331,10 +331,10 @@ def _check_draws(space: tuple[Parameter, ...], recipe: RunConfig, source: str, d
     try:
         for config in _draws(space, recipe, draws):
             config.training.check()
-            if outline(config.model, vocabulary_size=2) is None:  # parts that fit together do so with any vocabulary
-                raise UserError("it needs more memory than can be counted")
-    except UserError as error:
-        raise UserError(f"{source}: some of its draws cannot be trained: {error}") from None
+            outline(config.model, vocabulary_size=2)  # parts that fit together do so with any vocabulary
+    except (UserError, OverflowError) as error:
+        reason = error if isinstance(error, UserError) else "it needs more memory than can be counted"
+        raise UserError(f"{source}: some of its draws cannot be trained: {reason}") from None
 
 
 def _draws(space: tuple[Parameter, ...], recipe: RunConfig, count: int) -> Iterator[RunConfig]:

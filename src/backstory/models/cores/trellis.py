@@ -56,6 +56,10 @@ class Trellis(Core):
         self.bias = nn.Parameter(torch.empty(4 * units).normal_(0, deviation))
         for name, weight in (("scale_ih", self.weight_ih), ("scale_hh", self.weight_hh)):
             self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
+        if config.levels == 1:  # which reads no level below: several processes would wait for gradients that never come
+            self.weight_hh.requires_grad_(False)
+            if self.scale_hh is not None:
+                self.scale_hh.requires_grad_(False)
 
     def param_groups(self) -> list[ParamGroup]:
         return self.matrix_groups(weight_ih=self.config.input_l2, weight_hh=self.config.recurrent_l2)
