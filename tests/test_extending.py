@@ -303,6 +303,11 @@ def test_a_core_that_cannot_be_outlined_trains_and_one_that_fails_is_told(backst
         assert done.returncode == code, done.stderr
         assert said in (done.stderr if code else done.stdout)
         assert not code or f"{name}, line " in done.stderr
+    read = backstory(folder, "evaluate", "looking", "--plugin", "looking.py")
+    assert read.returncode == 0 and "audit       passed" in read.stdout, read.stderr
+    (folder / "looking.py").write_text((folder / "failing.py").read_text())
+    read = backstory(folder, "evaluate", "looking", "--plugin", "looking.py")
+    assert read.returncode == 2 and "looking.py, line " in read.stderr and "units must be even" in read.stderr
 
 
 @pytest.mark.full

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, to_dict
 from backstory.config.errors import out_of_memory, pasted
 from backstory.config.options import LoadOptions
+from backstory.config.plugin_files import of_plugin
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
-from backstory.models.composed import ComposedModel, build_model
+from backstory.models.composed import ComposedModel, build_model, outline
 from backstory.models.contract import LanguageModel
 from backstory.models.devices import Precision, available, choose_device, choose_precision, shown_bytes
 from backstory.models.state import flatten
@@ -299,15 +300,15 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
     saved = checkpoint.tensors["weights"]
     dtype = saved_dtype(saved)
     try:
-        with torch.device("meta"):  # takes no memory: what the settings ask for may be more than there is
-            outlined = build_model(config.model, len(vocabulary)).to(dtype)
-            check_tensors(saved, weights(outlined), "weights")
+        # What the settings ask for may be more memory than there is.
+        if (outlined := outline(config.model, len(vocabulary))) is not None:
+            check_tensors(saved, weights(outlined.to(dtype)), "weights")
             check_state(outlined, device or torch.device("cpu"), str(folder))
         model = build_model(config.model, len(vocabulary)).to(dtype)
         load_weights(model, saved)
-    except (ValueError, RuntimeError, TypeError) as error:  # the last two: sizes that no tensor can have
-        if lacking := out_of_memory(error):
-            raise lacking from None
+    except (ValueError, RuntimeError, TypeError, OverflowError) as error:  # the last: sizes that no tensor can have
+        if line := out_of_memory(error) or of_plugin(error):
+            raise line from None
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
     return Run(
         folder,
