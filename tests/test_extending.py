@@ -73,7 +73,7 @@ def test_the_core_of_the_page_is_short_and_keeps_the_contract(backstory: Backsto
     assert len(code) <= 40
     done = backstory(folder, "check", "my_core.py")
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 12 and "FAILED" not in done.stdout
+    assert len(done.stdout.splitlines()) == 13 and "FAILED" not in done.stdout
 
 
 def test_the_error_of_the_page_names_the_line_of_the_class() -> None:
@@ -308,6 +308,40 @@ def test_a_core_that_cannot_be_outlined_trains_and_one_that_fails_is_told(backst
     (folder / "looking.py").write_text((folder / "failing.py").read_text())
     read = backstory(folder, "evaluate", "looking", "--plugin", "looking.py")
     assert read.returncode == 2 and "looking.py, line " in read.stderr and "units must be even" in read.stderr
+
+
+def test_what_a_core_keeps_beside_its_weights_is_saved_if_it_is_a_buffer(backstory: Backstory, folder: Path) -> None:
+    corpus, built = runs.tiny_corpus(folder / "corpus"), "batch_first=True)\n"
+    code = page_file("my_core.py").replace("from torch import nn", "import torch\nfrom torch import nn")
+    code = code.replace(
+        "return CoreOutput((output,)", "output = output @ self.fixed\n        return CoreOutput((output,)"
+    )
+    matrix = "torch.randn(self.output_size, self.output_size)"
+    for name, kept in (
+        ("buffer.py", f"self.register_buffer('fixed', {matrix})"),
+        ("attribute.py", f"self.fixed = {matrix}"),
+    ):
+        (folder / name).write_text(code.replace(built, f"{built}        {kept}\n"))
+    failed = backstory(folder, "check", "attribute.py")
+    assert failed.returncode == 2 and "a saved model predicts the same ... FAILED" in failed.stdout
+    assert "keep its tensors as nn.Parameter or by register_buffer" in failed.stderr
+    assert backstory(folder, "check", "buffer.py").returncode == 0
+    flags = [
+        "--plugin",
+        "buffer.py",
+        "--model.core.kind",
+        "gru",
+        "--model.embedding.size",
+        "8",
+        "--training.epochs",
+        "1",
+    ]
+    trained = backstory(folder, "train", "demo", *flags, "--corpus", str(corpus), "--out", "kept", "--json")
+    read = backstory(
+        folder, "evaluate", "kept", "--plugin", "buffer.py", "--split", "valid", "--batch-size", "10", "--json"
+    )
+    figures = [json.loads(done.stdout)["figures"] for done in (trained, read)]
+    assert figures[1]["nats_per_token"] == pytest.approx(figures[0]["valid_nats"], abs=1e-4)
 
 
 @pytest.mark.full

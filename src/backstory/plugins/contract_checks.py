@@ -41,7 +41,7 @@ from backstory.readers import Reader, ReaderKind, StaticReader
 from backstory.readers.base import block_count
 from backstory.readers.kind import BuildContext
 from backstory.readers.registry import configure, parse_stack
-from backstory.runs.run import Run
+from backstory.runs.run import Run, load_weights, weights
 
 BATCH, TIME, TYPES = 3, 12, 17
 
@@ -201,11 +201,24 @@ MODEL_CHECKS: Mapping[str, Callable[[LanguageModel], None]] = {
 }
 
 
-def model_with(core: Any) -> LanguageModel:
+def model_with(core: Any, seed: int = 0) -> LanguageModel:
     """Return a small model around a core's settings, with random weights, in evaluation mode."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = ModelConfig(EmbeddingConfig(size=8, dropout=0.1), core, head=SoftmaxConfig(tied=False))
     return build_model(config, TYPES).eval()
+
+
+def is_what_is_saved(core: Any) -> None:
+    """Raise ContractError unless the weights of a model, loaded into another one, make it predict the same."""
+    trained, loaded = model_with(core), model_with(core, seed=1)
+    with torch.no_grad():
+        log_probs(trained.train(), example_tokens(), trained.start(BATCH))
+    load_weights(loaded, weights(trained))
+    tables = [log_probs(model.eval(), example_tokens(), model.start(BATCH))[0] for model in (trained, loaded)]
+    require(
+        torch.equal(*tables),
+        "a model that was saved and loaded predicts something else; keep its tensors as nn.Parameter or by register_buffer",
+    )
 
 
 # --- readers ---

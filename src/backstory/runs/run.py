@@ -40,17 +40,19 @@ CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's parameters by name, shared ones once."""
-    return {name: p.detach() for name, p in model.named_parameters()}
+    """Return what is saved of a model, by name: its parameters, shared ones once, and its persistent buffers."""
+    persistent = model.state_dict().keys()  # no built-in part has such buffers, but a plug-in may
+    buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in persistent)
+    return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *buffers)}
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Return the SHA-256 (hex) of a model's parameters with their names; a loaded run computes it once."""
+    """Return the SHA-256 (hex) of a model's weights with their names; a loaded run computes it once."""
     return tensors_hash(weights(model))
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 (hex) of tensors with their names, shapes and dtypes, in the order of the model's parameters."""
+    """Return the SHA-256 (hex) of tensors with their names, shapes and dtypes, in the order of the model's weights."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
@@ -90,11 +92,11 @@ def saved_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy saved parameters into the model. Raises ValueError when names, shapes or dtypes differ."""
-    parameters = dict(model.named_parameters())
-    check_tensors(tensors, parameters, "weights")
-    for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
+    """Copy saved weights into the model. Raises ValueError when names, shapes or dtypes differ."""
+    own = weights(model)
+    check_tensors(tensors, own, "weights")
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
 
 
 class ChangedRun(UserError):

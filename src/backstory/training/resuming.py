@@ -33,12 +33,12 @@ def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
     run = load_run(folder)
     if run.vocabulary.to_json() != trainer.dataset.vocabulary.to_json():
         raise UserError(f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text")
-    own, loaded = dict(trainer.model.named_parameters()), weights(run.model)
+    own, loaded = weights(trainer.model), weights(run.model)
     try:
         check_tensors(loaded, {name: own[name] for name in loaded if name in own}, "weights")
     except ValueError as error:
         raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
-    load_weights(trainer.model, {name: p.detach() for name, p in own.items()} | loaded)
+    load_weights(trainer.model, own | loaded)
     return {"run": folder.resolve().name, "weights": run.weights_hash}
 
 
