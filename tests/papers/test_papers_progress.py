@@ -9,21 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
+from backstory.models.devices import Precision
+from backstory.papers import reproduction
 from backstory.papers.plan import SuiteRun
+from backstory.papers.reproduction import Reproduction
 from backstory.papers.suite import Metric
 from backstory.papers.suite_jobs import (
     COLUMNS,
     DONE,
     FAILED,
+    WAITING,
     RunJob,
     SuiteFolder,
     SuiteJobs,
+    expect,
     expected_minutes,
     minutes_to_go,
 )
@@ -51,6 +57,29 @@ RUNS = [run("a", 1, 10.0), run("a", 2, 10.0), run("b", 1, 40.0)]
 )
 def test_times_are_those_stated_until_some_are_measured(measured: dict[str, float], expected: list[float]) -> None:
     assert [expected_minutes(r, RUNS, measured) for r in RUNS] == expected
+
+
+def test_a_run_that_is_begun_tells_of_the_others() -> None:
+    begun, other, third = found = [job(r, minutes=r.minutes) for r in RUNS]
+    begun.state, begun.paced, begun.minutes = "running", 30.0, 30.0
+    expect(found)
+    assert [j.minutes for j in found] == [30.0, 30.0, 120.0]
+    third.state, third.minutes = DONE, 80.0
+    expect(found)
+    assert [j.minutes for j in found] == [30.0, 30.0, 80.0]
+    assert other.state == WAITING
+
+
+def test_stated_times_are_those_of_a_processor_until_a_run_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = Reproduction.plan("base", "small", tmp_path / "out", only=("awd-lstm",))
+    jobs = planned.jobs()
+    for dtype, words in ((torch.float32, ", which this one lacks: "), (torch.bfloat16, "as the suite states: ")):
+        monkeypatch.setattr(reproduction, "choose_precision", lambda *_, dtype=dtype: Precision(dtype, "tested"))
+        assert words in planned.budget(jobs, 1)
+    jobs[0].paced = 30.0
+    assert "to go, by the pace so far: " in planned.budget(jobs, 1)
 
 
 def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
@@ -17,6 +18,7 @@ from backstory.jobs.child import threads
 from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
+from backstory.models.devices import choose_precision
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select, with_seeds
 from backstory.papers.suite import HOURS, Scale, Suite, load
 from backstory.papers.suite_jobs import (
@@ -106,14 +108,25 @@ class Reproduction:
         if done == len(selected):
             return f"{head}, all finished"
         hours = sum(job.minutes_left for job in selected) / 60
-        stated = "as the suite states" if self.minutes is None else "readings not counted"
-        basis = "by the finished ones" if any(job.state == DONE for job in jobs) else stated
+        if any(job.state == DONE for job in jobs):
+            basis = "by the finished ones"
+        elif any(job.paced for job in jobs):
+            basis = "by the pace so far"
+        else:
+            basis = self._stated() if self.minutes is None else "readings not counted"
         together = min(processes, len(selected) - done)
         time = duration(60 * minutes_to_go(selected, together))
         return (
             f"{head}, {done} finished; about {hours:,.{2 if hours < 100 else 0}f} {HOURS[self.scale]} to go, {basis}: "
             f"{time} with {together} {'process' if together == 1 else 'processes'}"
         )
+
+    def _stated(self) -> str:
+        """Return whose times are stated; those of packaged suites were measured with products in bfloat16."""
+        packaged = self.name == Path(self.name).stem
+        if packaged and self.scale == "small" and choose_precision("auto", torch.device("cpu")).dtype == torch.float32:
+            return "as the suite states for a processor with native bfloat16, which this one lacks"
+        return "as the suite states"
 
     def undecided(self) -> list[str]:
         """Return a line on the claims that one seed will not decide; none if there are no such claims."""

@@ -236,6 +236,8 @@ class RunJob(Job):
     """The best validation perplexity so far."""
     minutes: float = 0.0
     """Time that the whole run is expected to take, or took."""
+    paced: float | None = None
+    """Time that it takes at the pace of its training so far; None before the first epoch."""
     known: KnownRun | None = None
     """The run of another reproduction that its figures are taken from."""
     losses: int = 0
@@ -293,7 +295,8 @@ class RunJob(Job):
         else:
             share = len(epochs) / self.epochs if self.epochs is not None else steps / (training.steps or 1)
             self.trained = min(1.0, share)
-            self.minutes = minutes / self.trained if self.state == "running" else self.minutes
+            self.paced = minutes / self.trained
+            self.minutes = self.paced if self.state == "running" else self.minutes
 
     def command_ended(self, ending: CommandExit) -> None:
         assert self._command is not None
@@ -348,6 +351,7 @@ class SuiteJobs:
         return not any(job.state == WAITING for job in self._jobs)
 
     def show(self, running: Sequence[Job] = ()) -> None:
+        expect(self._jobs)
         done = sum(job.state == DONE for job in self._jobs)
         left = duration(60 * minutes_to_go(self._jobs, max(1, self._launcher.slots)))
         title = f"{self._title}: {done} of {len(self._jobs)} runs done, about {left} left"
@@ -369,12 +373,21 @@ def run_jobs_of(folder: SuiteFolder, runs: Sequence[SuiteRun], known: Mapping[st
         job.watch()
         if job.state == WAITING and (known_run := known.get(job.run.name)):
             job.state, job.known, job.valid = DONE, known_run, known_run.record.valid_perplexity
-    here = {job.run.name: minutes_taken(folder, job.run) for job in jobs if job.state == DONE and not job.known}
-    # Other machines have other speeds: their times are a guess if none was measured here.
-    measured = here or {job.run.name: job.known.record.seconds / 60 for job in jobs if job.known}
-    for job in jobs:
-        job.minutes = expected_minutes(job.run, runs, measured)
+        if job.state == DONE:
+            job.minutes = job.known.record.seconds / 60 if job.known else minutes_taken(folder, job.run)
+    expect(jobs)
     return jobs
+
+
+def expect(jobs: Sequence[RunJob]) -> None:
+    """Set the time that each waiting run is expected to take, by those that are finished or begun."""
+    here = {job.run.name: job.minutes for job in jobs if job.state == DONE and not job.known}
+    here |= {job.run.name: job.paced for job in jobs if job.state != DONE and job.paced}
+    # Other machines have other speeds: their times are a guess if none was measured here.
+    measured = here or {job.run.name: job.minutes for job in jobs if job.known}
+    for job in jobs:
+        if job.state == WAITING:
+            job.minutes = expected_minutes(job.run, [other.run for other in jobs], measured)
 
 
 def minutes_taken(folder: SuiteFolder, run: SuiteRun) -> float:
