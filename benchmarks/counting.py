@@ -12,6 +12,7 @@ The runs of results/benchmark-counting.json, with seeds 1, 2 and 3:
 
     backstory train demo --seed 1 --epochs 3 --model.head.sampled 0 --model.embedding.initialisation random \\
         --model.embedding.initial 0.1 --training.schedule step --training.decay-epochs 2 --training.decay-factor 0.3
+    backstory train ptb-small --seed 1
 """
 
 import argparse
@@ -247,7 +248,7 @@ def stacks(runs: Sequence[Path], known: Sequence[dict[str, Any]]) -> dict[str, A
                 "logistic": list(product.readers or ())[-1],
                 "at_edge": {"mixture": edges, "logistic": product_edges},
             }
-            rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens})
+            rows.append(row | {"epochs": len(training["curve"]), "tokens": figures.tokens, "commit": commit()})
             print(rows[-1], flush=True)
     return {"rows": rows}
 

@@ -36,6 +36,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "ngrams": codes.counted_ngrams,
         "ppm": codes.counted_bytes,
         "stacks": partial(codes.counted_stacks, "stdlib"),
+        "stacks-ptb": partial(codes.counted_stacks, "ptb"),
     },
     "docs/corpora.md": {"overlaps": checks.split_overlaps},
     "docs/reliability.md": {"reliability": checks.reliability},
