@@ -171,6 +171,6 @@ PASSAGE = 1000
 TARGETS = 400
 """Enough for useful intervals, and few enough not to take longer than the training."""
 LONGEST = 500
-"""Words of the longest context: as many as the memories hold. With 1,000, this step would take twice as long."""
+"""Words of the longest context: as many as the memories hold. With 1,000, twice as many would be read."""
 SHOWN = (5, 20, 50, 100, 200, 300, LONGEST)
 """The contexts shown in the terminal."""
