@@ -74,22 +74,22 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 }
 
 
-def tables_for(document: str, text: str) -> dict[str, Callable[[], Table]]:
+def tables_for(document: str, text: str) -> dict[str, Table]:
     """The tables of a document: its own, and those of suites that its text has a place for, where their results hold them.
 
     A suite's tables are called `NAME`, `NAME-claims` and so on (`papers.KINDS`). Raises KeyError for a place of no table.
     """
-    own = TABLES[document]
+    own = {place: make() for place, make in TABLES[document].items()}
     suites = {f"{name}{kind}": partial(make, name) for name in papers.suites() for kind, make in papers.KINDS.items()}
     places = [place for place in re.findall(r"^<!-- table: (.+) -->$", text, re.MULTILINE) if place not in own]
-    return own | {place: suites[place] for place in places if suites[place]().rows}
+    return own | {place: table for place in places if (table := suites[place]()).rows}
 
 
 def filled(document: str) -> str:
     """A document's text with its tables made anew."""
     text = (sources.ROOT / document).read_text(encoding="utf-8")
     for name, table in tables_for(document, text).items():
-        text = fill(text, name, table())
+        text = fill(text, name, table)
     return records.with_fields(text)
 
 

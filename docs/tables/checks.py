@@ -5,24 +5,24 @@ from typing import Any
 from tables.sources import headed, measured
 
 from backstory.config.formats import MISSING
-from backstory.reports import Column, Table
+from backstory.reports import Table
 
 
 def reliability() -> Table:
-    """Attacks on the program, with the promise that each tests, how often it was tried, and how often it did not hold."""
-    found: dict[str, dict[str, Any]] = measured("reliability")
+    """Attacks on the program, with the promise that each tests, its trials, and those in which it did not hold."""
+    cases: dict[str, dict[str, Any]] = measured("reliability")
     rows = tuple(
-        (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
+        (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in cases.items()
     )
     heads = ("case", "what", "must hold", "trials", "failures")
     return headed(heads, rows, texts=3)
 
 
 def split_overlaps() -> Table:
-    """How much of the held-out splits of each corpus stands in those before them."""
-    found: dict[str, Any] = measured("benchmark-corpora")
-    python = ".".join(found["provenance"]["versions"]["python"].split(".")[:2])
-    corpora: dict[str, dict[str, Any]] = found["rows"]
+    """Share of the held-out splits of each corpus that stands in those before them."""
+    benchmark: dict[str, Any] = measured("benchmark-corpora")
+    python = ".".join(benchmark["provenance"]["versions"]["python"].split(".")[:2])
+    corpora: dict[str, dict[str, Any]] = benchmark["rows"]
     names = {"stdlib": f"stdlib, Python {python}"}
     rows = tuple(
         (names.get(name, name), *(f"{one['share']:.2%}" for one in row["overlap"]))
@@ -38,24 +38,22 @@ def zoo(part: str, name: str = "audit-zoo") -> dict[str, dict[str, Any]]:
 
 
 def caught_cheats() -> Table:
-    """How often the audit caught each planted cheat, over seeds."""
+    """Seeds with which the audit caught each planted cheat."""
     rows = tuple(
         (name, f"{row['rows']}", f"{row['caught']} of {row['seeds']}", (row["check"] or MISSING).replace("_", " "))
         for name, row in zoo("cheats").items()
     )
-    return Table(
-        tuple(Column(head, numeric=i in (1, 2)) for i, head in enumerate(("cheat", "rows", "caught", "by"))), rows
-    )
+    return headed(("cheat", "rows", "caught", "by"), rows, numbers=(1, 2))
 
 
 def refused(subject: str, name: str) -> Table:
-    """How often the audit or the referee refused each honest subject, over seeds."""
+    """Seeds with which the audit or the referee refused each honest subject."""
     rows = tuple((one, f"{row['refused']} of {row['seeds']}") for one, row in zoo("honest", name).items())
     return headed((f"honest {subject}", "refused"), rows)
 
 
 def refereed_cheats() -> Table:
-    """How often the referee caught each cheat, by the condition that it breaks, and how often it should."""
+    """Seeds with which the referee caught each cheat, by the condition that it breaks, and the share that is expected."""
     rows = tuple(
         (
             row["how"],

@@ -1,6 +1,15 @@
 """Tables of trained models and what they score."""
 
-from tables.sources import audit_ended, effective_context, figures_of, files, headed, measured, result, unknown_cell
+from tables.sources import (
+    audit_ended,
+    benchmark_rows,
+    effective_context,
+    figures_of,
+    files,
+    headed,
+    result,
+    unknown_cell,
+)
 
 from backstory.config.formats import MISSING, duration
 from backstory.data.synthetic.algorithms import TASKS
@@ -40,7 +49,7 @@ def reading() -> Table:
             )
         )
     heads = ("recipe", "corpus", "validation", "test", "words", "<unk>", "audit", "effective context", "training took")
-    return Table(tuple(Column(head, numeric=i in (2, 3, 4, 5)) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(2, 3, 4, 5))
 
 
 def full_size() -> Table:
@@ -62,7 +71,7 @@ def full_size() -> Table:
             )
         )
     heads = ("recipe", "device", "epochs asked for", "validation", "test", "audit", "effective context")
-    return Table(tuple(Column(head, numeric=i in (3, 4)) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(3, 4))
 
 
 def solved() -> Table:
@@ -76,7 +85,7 @@ def solved() -> Table:
             core = name.removeprefix(f"{task}-")
             rows.append((task, core, f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", beyond))
     heads = ("task", "core", "bits right", "documents right", "bits right by length")
-    return Table(tuple(Column(head, numeric=i in (2, 3)) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(2, 3))
 
 
 def adaptive() -> Table:
@@ -104,11 +113,11 @@ def adaptive() -> Table:
         )
         rows.append(row)
     heads = ("reader", "settings, tuned on validation", "test", "against static", "<unk>", "audit")
-    return Table(tuple(Column(head, numeric=i in (2, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(2, 3, 4))
 
 
 def normalization() -> Table:
     """Validation perplexity of dynamic evaluation over lambda, with either mean of the RMS."""
-    found: list[dict[str, float]] = measured("benchmark-normalization")["rows"]
-    rows = tuple((f"{row['decay']:g}", f"{row['weights']:.2f}", f"{row['tensors']:.2f}") for row in found)
+    decays: list[dict[str, float]] = benchmark_rows("normalization")
+    rows = tuple((f"{row['decay']:g}", f"{row['weights']:.2f}", f"{row['tensors']:.2f}") for row in decays)
     return headed(("lambda", "weights", "tensors"), rows)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tables.sources import effective_context, figures_of, files, headed, measured, result
+from tables.sources import benchmark_rows, effective_context, figures_of, files, headed, measured, result
 
 from backstory.config.formats import MISSING
 from backstory.papers.findings import NOT_MEASURED
@@ -18,13 +18,13 @@ MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a p
 
 def remembering() -> Table:
     """Perplexity with so many words of context, without a memory and with two kinds of one."""
-    found = [figures_of(f"examine-memory-{name}") for name in MEMORIES]
+    examinations = [figures_of(f"examine-memory-{name}") for name in MEMORIES]
     rows = [
         (f"{these[0]['context']:,}", *(f"{condition['perplexity']:.2f}" for condition in these))
-        for these in zip(*(figures["conditions"] for figures in found), strict=True)
+        for these in zip(*(figures["conditions"] for figures in examinations), strict=True)
     ]
-    rows.append(("all", *(f"{figures['baseline']['perplexity']:.2f}" for figures in found)))
-    rows.append(("effective context", *(effective_context(figures) for figures in found)))
+    rows.append(("all", *(f"{figures['baseline']['perplexity']:.2f}" for figures in examinations)))
+    rows.append(("effective context", *(effective_context(figures) for figures in examinations)))
     return headed(("words of context", *MEMORIES.values()), rows, texts=0)
 
 
@@ -82,19 +82,19 @@ def with_cache() -> Table:
 
 
 def harmed() -> Table:
-    """How many words are not in the cache's window, and how many it harms."""
+    """Share of words that are not in the cache's window, and share that it harms."""
     heads = ("of all words", "ours", "published")
     printed = paper("context").values["ptb-outside-window"].value
-    found = [NOT_MEASURED] * 2
+    shares = [NOT_MEASURED] * 2
     if files(WITH_CACHE):
         [condition] = figures_of(WITH_CACHE)["conditions"]
-        found = [f"{condition[key]:.2%}" for key in ("outside_window", "hurt")]
-    return headed(heads, [("not in the window", found[0], f"{printed:g}%"), ("harmed", found[1], MISSING)])
+        shares = [f"{condition[key]:.2%}" for key in ("outside_window", "hurt")]
+    return headed(heads, [("not in the window", shares[0], f"{printed:g}%"), ("harmed", shares[1], MISSING)])
 
 
 def sampled() -> Table:
     """Of draws of some targets, how often the 95% interval holds the figure of all."""
-    found: list[dict[str, Any]] = measured("benchmark-sampling")["coverage"]
+    coverage: list[dict[str, Any]] = measured("benchmark-sampling")["coverage"]
     rows = tuple(
         (
             row["condition"],
@@ -102,29 +102,29 @@ def sampled() -> Table:
             MISSING if row["width"] is None else f"{row['width']:.4f}",
             f"{row['covered']:.1%}",
         )
-        for row in found
+        for row in coverage
     )
     heads = ("condition", "of all targets", "width of the interval", "intervals that hold it")
     return headed(heads, rows)
 
 
 def precisions() -> Table:
-    """How far the means of examinations in bfloat16 and in float32 lie apart."""
-    found: list[dict[str, Any]] = measured("benchmark-sampling")["precision"]
+    """Distance between the means of examinations in bfloat16 and in float32."""
+    experiments: list[dict[str, Any]] = measured("benchmark-sampling")["precision"]
     rows = tuple(
-        (row["experiment"], f"{row['conditions']}", f"{row['mean']:.5f}", f"{row['effect']:.5f}") for row in found
+        (row["experiment"], f"{row['conditions']}", f"{row['mean']:.5f}", f"{row['effect']:.5f}") for row in experiments
     )
     heads = ("experiment", "conditions", "means apart, nats", "effects apart, nats")
     return headed(heads, rows)
 
 
 def tags() -> Table:
-    """How far the tags of PatternTagger agree with those that go with a corpus."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-tags")["rows"]
+    """Agreement of the tags of PatternTagger with those that go with a corpus."""
+    corpora: dict[str, dict[str, Any]] = benchmark_rows("tags")
     shares = ("tag", "class", "content", "function")
     rows = tuple(
         (f"{corpus}, {row['split']}", f"{row['words']:,}", *(f"{100 * row[share]:.1f}%" for share in shares))
-        for corpus, row in found.items()
+        for corpus, row in corpora.items()
     )
     heads = ("text", "words", "same tag", "same class", "content words found", "function words found")
     return headed(heads, rows)

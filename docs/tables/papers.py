@@ -10,7 +10,7 @@ from tables import sources
 from tables.sources import figures_of, files, headed, result
 
 from backstory.config.formats import MISSING
-from backstory.reports import Column, Table
+from backstory.reports import Table
 from backstory.reports.sections import reproduction_section as reproductions
 
 
@@ -47,8 +47,8 @@ def findings(name: str) -> Table:
 
 def _having(table: Table, heading: str, lacking: str) -> Table:
     """A table without the rows that say `lacking` in a column, named by the start of its heading."""
-    place = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
-    return replace(table, rows=tuple(row for row in table.rows if row[place] != lacking))
+    index = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
+    return replace(table, rows=tuple(row for row in table.rows if row[index] != lacking))
 
 
 def parts(name: str) -> Table:
@@ -80,8 +80,9 @@ KINDS: dict[str, Callable[[str], Table]] = {
 def reproduced() -> dict[str, Callable[[], Table]]:
     """Tables of every suite that has a result, as far as the result holds them; findings and recency stand on other pages."""
     kinds = ("", "-claims", "-parts", "-memory")
-    tables = {f"{name}{kind}": partial(KINDS[kind], name) for name in suites() for kind in kinds}
-    return {place: make for place, make in tables.items() if place in suites() or make().rows}
+    names = suites()
+    tables = {f"{name}{kind}": partial(KINDS[kind], name) for name in names for kind in kinds}
+    return {table: make for table, make in tables.items() if table in names or make().rows}
 
 
 GAINS: tuple[tuple[str, str, str, str], ...] = (
@@ -109,16 +110,16 @@ def gains() -> Table:
     """Gain of each memory over its control: mean test perplexity over seeds, and the interval of the gain."""
     rows = []
     for memory, control, suite, sentence in GAINS:
-        found = figures_of(f"reproduce-{suite}")
-        (one,) = (claim for claim in found["claims"] if claim["sentence"] == sentence)
+        figures = figures_of(f"reproduce-{suite}")
+        (one,) = (claim for claim in figures["claims"] if claim["sentence"] == sentence)
         with_it, without = (
-            next(row["mean"] for row in found["systems"] if side.items() <= row.items())
+            next(row["mean"] for row in figures["systems"] if side.items() <= row.items())
             for side in (one["better"], one["than"])
         )
         gain = f"{one['gain']:.1f} ({one['low']:.1f} to {one['high']:.1f})"
         rows.append((memory, f"{with_it:.1f}", control, f"{without:.1f}", gain))
     heads = ("memory", "perplexity", "control", "its perplexity", "gain (95% interval)")
-    return Table(tuple(Column(head, numeric=i in (1, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(1, 3, 4))
 
 
 def continued() -> Table:
@@ -136,11 +137,11 @@ def continued() -> Table:
     for name, shown in names.items():
         figures = figures_of(f"ptb-continued-{name}")
         policy = figures["curve"][-1].get("policy")
-        told = (f"{figures['valid_perplexity']:.2f}",)
+        cells = (f"{figures['valid_perplexity']:.2f}",)
         if policy is not None:
             parts = (policy[f"{part}_perplexity"] for part in ("p", "q", "oracle"))
-            told += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
-        rows.append((shown, *told, *["–"] * (5 - len(told))))
+            cells += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
+        rows.append((shown, *cells, *["–"] * (5 - len(cells))))
     heads = ("auxiliary prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
     return headed(heads, rows)
 

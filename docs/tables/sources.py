@@ -1,8 +1,8 @@
-"""What the tables of the docs are made from: files in results/, and the words that several tables share."""
+"""Sources of the tables of the docs: files in results/, and the words that several tables share."""
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,19 @@ def measured(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def benchmark_rows(name: str) -> Any:
+    """Rows of results/benchmark-NAME.json as JSON: a list, or an object by what was measured."""
+    return measured(f"benchmark-{name}")["rows"]
+
+
 def files(pattern: str) -> list[Path]:
     """Result files by a pattern, sorted by name."""
     return sorted(RESULTS.glob(f"{pattern}.json"))
 
 
-def headed(heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1) -> Table:
-    """A table under these headings; the first `texts` columns are text, the others numbers."""
-    return Table(tuple(Column(head, numeric=i >= texts) for i, head in enumerate(heads)), tuple(rows))
+def headed(
+    heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1, numbers: Collection[int] | None = None
+) -> Table:
+    """A table under these headings; the first `texts` columns are text, the others numbers, or those at `numbers` alone."""
+    numeric = range(texts, len(heads)) if numbers is None else numbers
+    return Table(tuple(Column(head, numeric=i in numeric) for i, head in enumerate(heads)), tuple(rows))

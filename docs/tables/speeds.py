@@ -3,20 +3,20 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tables.sources import headed, measured
+from tables.sources import benchmark_rows, headed, measured
 
 from backstory.config.formats import MISSING
-from backstory.reports import Column, Table
+from backstory.reports import Table
 
 
 def speed(name: str) -> Table:
     """Tokens per second and peak memory of a training step against the plain one; a row for each precision of a size."""
-    found: dict[str, dict[str, Any]] = measured(name)["rows"]
-    if any("reference" in row for row in found.values()):
-        return _speed_across(found)
+    benchmark: dict[str, dict[str, Any]] = measured(name)["rows"]
+    if any("reference" in row for row in benchmark.values()):
+        return _speed_across(benchmark)
     rows = tuple(
         (size, precision, *_speed_in(precision, row["steps"], row["ratios"]))
-        for size, row in found.items()
+        for size, row in benchmark.items()
         for precision in ("float32", "bfloat16")
         if f"backstory, {precision}" in row["steps"]
     )
@@ -31,7 +31,7 @@ def _speed_in(precision: str, steps: dict[str, dict[str, float]], ratios: dict[s
     yield from (_number(step, "peak_gib", ".2f") for step in pair)
 
 
-def _speed_across(found: dict[str, dict[str, Any]]) -> Table:
+def _speed_across(benchmark: dict[str, dict[str, Any]]) -> Table:
     """The same of older files, which have ours in bfloat16 and the plain step in float32 alone."""
     rows = tuple(
         (
@@ -40,7 +40,7 @@ def _speed_across(found: dict[str, dict[str, Any]]) -> Table:
             f"{row['ratio']:.2f}",
             *(f"{row[step]['peak_gib']:.2f}" for step in ("reference", "backstory")),
         )
-        for size, row in found.items()
+        for size, row in benchmark.items()
     )
     heads = ("plain float32, tokens/s", "Backstory bfloat16, tokens/s", "bfloat16 : float32")
     return headed(("step", *heads, "plain float32, GiB", "Backstory bfloat16, GiB"), rows)
@@ -52,9 +52,9 @@ def _number(figures: dict[str, float], key: str, form: str) -> str:
 
 def floor_speed() -> Table:
     """A training step against its matrix products alone: medians, and the quartiles of the share."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-floor")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("floor")
     rows = []
-    for size, row in found.items():
+    for size, row in benchmark.items():
         speeds = (f"{row['tokens_per_second'][kind][1]:,.0f}" for kind in ("floor", "backstory"))
         low, median, high = row["share_of_floor"]
         rows.append((size, *speeds, f"{median:.0%}", f"{low:.0%} to {high:.0%}"))
@@ -64,22 +64,26 @@ def floor_speed() -> Table:
 
 def reading_speed() -> Table:
     """Tokens per second of the readers, each size in one run."""
-    found: dict[str, dict[str, float]] = measured("benchmark-reading")["rows"]
+    benchmark: dict[str, dict[str, float]] = benchmark_rows("reading")
     rows = tuple(
         (
             name,
-            *(cell for size in found.values() for cell in (f"{size[name]:,.0f}", f"{size['static'] / size[name]:.2f}")),
+            *(
+                cell
+                for size in benchmark.values()
+                for cell in (f"{size[name]:,.0f}", f"{size['static'] / size[name]:.2f}")
+            ),
         )
-        for name in next(iter(found.values()))
+        for name in next(iter(benchmark.values()))
     )
-    heads = ("reader", *(head for size in found for head in (f"{size}, tokens/s", "times static's time")))
+    heads = ("reader", *(head for size in benchmark for head in (f"{size}, tokens/s", "times static's time")))
     return headed(heads, rows)
 
 
 def core_speed() -> Table:
     """Training steps of LSTM and Mogrifier, with and without the dual connection, against a plain loop over Mogrifier cells."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-cores")["rows"]
-    alike = all("to_plain_alike" in row for row in found.values())  # which older files have not
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("cores")
+    alike = all("to_plain_alike" in row for row in benchmark.values())  # which older files have not
     rows = tuple(
         (
             name,
@@ -89,7 +93,7 @@ def core_speed() -> Table:
             "{:.2f} to {:.2f}".format(*row["to_plain_quartiles"]),
             *((f"{row['to_plain_alike']:.2f}",) if alike else ()),
         )
-        for name, row in found.items()
+        for name, row in benchmark.items()
     )
     heads = ("model", "products", "tokens/s", "times the plain loop in float32", "quartiles")
     heads += ("times it in the same precision",) if alike else ()
@@ -98,7 +102,7 @@ def core_speed() -> Table:
 
 def buffer_cost() -> Table:
     """A training step with a span buffer, as multiples of its control's."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-span-buffer")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("span-buffer")
     rows = tuple(
         (
             f"{int(words):,}",
@@ -108,36 +112,36 @@ def buffer_cost() -> Table:
             f"{row['peak_gib']:.2f}",
             f"{row['memory']:.2f}",
         )
-        for words, models in found.items()
+        for words, models in benchmark.items()
         for name, row in models.items()
     )
     heads = ("words", "model", "tokens/s", "time", "peak, GiB", "memory")
-    return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows, numbers=(0, *range(2, len(heads))))
 
 
 def memory_speed() -> Table:
     """Milliseconds per step of external memories of several sizes, against the plain form, the dense memory and a pass."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-memory")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("memory")
     rows = []
-    for place, row in found.items():
-        name, _, size = place.rpartition(" at ")
+    for at_size, row in benchmark.items():
+        name, _, size = at_size.rpartition(" at ")
         if "ms_per_step" in row and name != "pass":
             plain = (
                 ""
-                if name.endswith("plain") or f"{name.split(',')[0]}, plain at {size}" not in found
+                if name.endswith("plain") or f"{name.split(',')[0]}, plain at {size}" not in benchmark
                 else f"{row['to_plain']:.2f}"
             )
             times = f"{row['ms_per_step']:.1f}", plain, f"{row['to_dense']:.2f}", f"{row['passes']:.1f}"
             rows.append((f"{int(size):,}", name, *times))
     heads = ("slots", "memory", "ms per step, float32", "times as fast as plain in float32", "as dense NTM", "passes")
-    return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows, numbers=(0, *range(2, len(heads))))
 
 
 def inference_time() -> Table:
     """Milliseconds per batch of the systems of Lee et al. and the ratio to the dense memory, beside what the paper prints."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-inference")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("inference")
     rows = []
-    for name, row in found.items():
+    for name, row in benchmark.items():
         printed = ("", "")
         if row["published_ms_per_batch"] is not None:
             printed = f"{row['published_ms_per_batch']:,}", f"{row['published_to_dense']:.2f}"
@@ -159,7 +163,7 @@ def inference_time() -> Table:
 
 def memory_training() -> Table:
     """Memory that a step of training keeps of an external memory, against the plain form."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-memory")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("memory")
     rows = tuple(
         (
             name,
@@ -169,7 +173,7 @@ def memory_training() -> Table:
             f"{row['training_ms_per_step']:.1f}",
             f"{row['training_to_plain']:.2f}",
         )
-        for name, row in found.items()
+        for name, row in benchmark.items()
         if "bytes_per_step" in row
     )
     heads = ("memory", "MiB per step", "plain", "share", "ms per step, float32", "times as fast as plain in float32")
@@ -178,10 +182,10 @@ def memory_training() -> Table:
 
 def scoring_speed() -> Table:
     """Targets per second after 300 tokens of context, against the naive form."""
-    found: dict[str, dict[str, Any]] = measured("benchmark-context")["rows"]
+    benchmark: dict[str, dict[str, Any]] = benchmark_rows("context")
     rows = tuple(
         (size, form, f"{row['targets_per_second']:.1f}", f"{row['speed']:.2f}", f"{row['peak_gib']:.2f}")
-        for size, forms in found.items()
+        for size, forms in benchmark.items()
         for form, row in forms.items()
     )
     heads = ("model", "form", "targets/s", "times the naive form in float32", "peak, GiB")

@@ -385,9 +385,10 @@ def expect(jobs: Sequence[RunJob]) -> None:
     here |= {job.run.name: job.paced for job in jobs if job.state != DONE and job.paced}
     # Other machines have other speeds: their times are a guess if none was measured here.
     measured = here or {job.run.name: job.minutes for job in jobs if job.known}
+    runs = [job.run for job in jobs]
     for job in jobs:
         if job.state == WAITING:
-            job.minutes = expected_minutes(job.run, [other.run for other in jobs], measured)
+            job.minutes = expected_minutes(job.run, runs, measured)
 
 
 def minutes_taken(folder: SuiteFolder, run: SuiteRun) -> float:
