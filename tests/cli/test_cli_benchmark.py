@@ -7,8 +7,8 @@ import pytest
 import torch
 from commands import Command
 
+from backstory.models.devices import restored_threads
 from backstory.training import speed
-from backstory.training.threads import restored_threads
 
 RECIPE = """
 model:

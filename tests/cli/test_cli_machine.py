@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from commands import SMALL, Command, tree
 
 from backstory.cli import main as cli
+from backstory.config import free_memory
 from backstory.config.errors import pasted, refused
-from backstory.models import devices as free_memory
-from backstory.models.devices import available
 from backstory.storage import atomic
 
 BAD = os.fsdecode(b"caf\xe9")
@@ -117,7 +115,7 @@ def test_limits_of_the_process_bound_the_memory_there_is(tmp_path: Path, monkeyp
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], resource.RLIM_INFINITY))
 
     def left() -> int | None:
-        return available(torch.device("cpu"), tmp_path, tmp_path / "none")
+        return free_memory.available_memory(tmp_path, tmp_path / "none")
 
     monkeypatch.setattr(free_memory.sys, "platform", "linux")
     assert left() == 8_000_000 * 1024

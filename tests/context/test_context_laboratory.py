@@ -516,16 +516,33 @@ def test_a_killed_examination_goes_on_and_ends_as_if_it_had_not_been(long_run: P
 
 @pytest.mark.full
 @pytest.mark.parametrize("experiment", ["shuffle", "cache"])
-def test_torchrun_ranks_write_what_one_process_writes(experiment: str, long_run: Path, tmp_path: Path) -> None:
+def test_ranks_write_what_one_process_writes(experiment: str, long_run: Path, tmp_path: Path) -> None:
     flags = ("--experiment", experiment, *LONG[2:])
-    for ranks in (1, 3):
-        out = finishes(started(long_run, tmp_path / str(ranks), *flags, ranks=ranks))
+    ways = {"1": {"ranks": 1}, "3": {"ranks": 3}, "workers": {"workers": 3}}
+    for name, processes in ways.items():
+        more = ("--workers", str(processes["workers"])) if "workers" in processes else ()
+        out = finishes(started(long_run, tmp_path / name, *flags, *more, ranks=processes.get("ranks", 1)))
         assert out.count("targets; with") == 1
-    results = [json.loads((tmp_path / str(ranks) / "result.json").read_text()) for ranks in (1, 3)]
-    assert results[0]["figures"] == results[1]["figures"]
-    assert [r["provenance"]["ranks"] for r in results] == [1, 3]
-    losses = [(tmp_path / str(ranks) / LOSSES).read_bytes() for ranks in (1, 3)]
-    assert losses[0] == losses[1]
+    one, *others = (json.loads((tmp_path / name / "result.json").read_text()) for name in ways)
+    assert all(result["figures"] == one["figures"] for result in others)
+    assert [result["provenance"]["ranks"] for result in (one, *others)] == [1, 3, 3]
+    assert len({(tmp_path / name / LOSSES).read_bytes() for name in ways}) == 1
+
+
+@pytest.mark.full
+def test_a_killed_worker_is_one_line(long_run: Path, tmp_path: Path) -> None:
+    process = started(long_run, tmp_path / "out", *LONG, "--workers", "3")
+    while not (tmp_path / "out" / UNFINISHED).exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(workers[1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and said.count("backstory: worker 2 was ended by SIGKILL") == 1
+    assert said.endswith("; give the same command again\n")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    again = finishes(started(long_run, tmp_path / "out", *LONG))
+    assert "targets; with" in again and not (tmp_path / "out" / UNFINISHED).exists()
 
 
 def test_torch_is_not_needed_to_import_backstory() -> None:

@@ -15,11 +15,11 @@ from tiers import fast_then_full
 from backstory.cli.train import TrainArguments, parse_with_recipe
 from backstory.config import RunConfig, TrainingConfig, UserError
 from backstory.data import Dataset
+from backstory.jobs.ranks import Ranks
 from backstory.runs.run import load_run, weights_hash
 from backstory.training import Stopped, loop, train
 from backstory.training import progress as stages
 from backstory.training.callbacks import TrainingStep
-from backstory.training.distributed import Ranks
 from backstory.training.events import Events
 from backstory.training.progress import Progress
 

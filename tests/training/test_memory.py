@@ -26,6 +26,7 @@ from backstory.config import (
     recipes,
     to_dict,
 )
+from backstory.config.free_memory import available_memory
 from backstory.models import Precision
 from backstory.models.devices import available, choose_precision
 from backstory.training import memory_estimate as memory
@@ -270,16 +271,16 @@ def write(folder: Path, **files: object) -> Path:
 
 def test_what_is_free_is_the_least_of_machine_and_groups(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "groups"
-    assert available(CPU, proc, groups) is None
+    assert available_memory(proc, groups) is None
     write(proc, meminfo="MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:      500 kB\n")
-    assert available(CPU, proc, groups) == 500 * 1024
+    assert available_memory(proc, groups) == 500 * 1024
     write(proc / "self", cgroup="0::/a/b\n")
     write(groups / "a" / "b", memory__max="max\n", memory__current="5\n")
-    assert available(CPU, proc, groups) == 500 * 1024
+    assert available_memory(proc, groups) == 500 * 1024
     write(groups / "a", memory__max="1000\n", memory__current="700\n", memory__stat="anon 3\ninactive_file 50\n")
-    assert available(CPU, proc, groups) == 350
+    assert available_memory(proc, groups) == 350
     write(groups / "a" / "b", memory__max="10\n", memory__current="20\n")
-    assert available(CPU, proc, groups) == 0
+    assert available_memory(proc, groups) == 0
 
 
 def test_older_groups_are_read_too(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_older_groups_are_read_too(tmp_path: Path) -> None:
     write(proc, meminfo="MemAvailable: 500 kB\n")
     write(proc / "self", cgroup="4:cpu,cpuacct:/x\n3:memory:/job\n")
     write(groups / "memory" / "job", memory__limit_in_bytes="4096\n", memory__usage_in_bytes="96\n")
-    assert available(CPU, proc, groups) == 4000
+    assert available_memory(proc, groups) == 4000
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone says")

@@ -12,6 +12,7 @@ from rich.console import Console
 from runs import outcome, with_training
 
 from backstory.config import RunConfig, UserError
+from backstory.models.devices import restored_threads
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.training import Stopped, threads, train
 from backstory.training.threads import fastest_threads
@@ -22,7 +23,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine on which torch would use two threads, and a training that is long enough for timing."""
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(threads, "FEWEST_STEPS", 1)
-    with threads.restored_threads():
+    with restored_threads():
         torch.set_num_threads(2)
         yield
 
@@ -41,7 +42,7 @@ def recorded(out: Path) -> int:
 
 @pytest.mark.parametrize(("useful", "most", "fastest"), [(1, 2, 1), (2, 6, 2), (8, 6, 6)])
 def test_the_number_is_doubled_while_that_helps(useful: int, most: int, fastest: int) -> None:
-    with threads.restored_threads():
+    with restored_threads():
         best, seconds = fastest_threads(lambda: time.sleep(0.04 / min(torch.get_num_threads(), useful)), most)
     assert best == fastest
     assert list(seconds) == [1, 2, 4, 6][: len(seconds)]

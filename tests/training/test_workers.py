@@ -26,9 +26,9 @@ from backstory.config import (
     UserError,
     to_dict,
 )
+from backstory.jobs.ranks import Ranks
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
-from backstory.training.distributed import Ranks
 
 Train = Callable[..., Any]
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")

@@ -1,6 +1,9 @@
 """`backstory examine RUN [RUN ...] --experiment NAME`: measure how a model uses its context."""
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +12,25 @@ import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse
 from backstory.config import UserError, pasted
+from backstory.config.free_memory import available_memory
 from backstory.config.options import ExamineOptions
+from backstory.config.process import cpu_cores, launched
+from backstory.config.strict import between
 from backstory.config.terminal import progress_bar
+from backstory.jobs.child import threads
+from backstory.jobs.workers import MOST_WORKERS, hosted
 
 if TYPE_CHECKING:
+    from backstory.context import ExaminationResult
+    from backstory.jobs.ranks import Ranks
     from backstory.results import Result
+
+WORKER = "backstory.cli.examination_worker"
+"""The module of the other processes."""
+GRAPHICS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Where Linux has a GPU that torch may use; to ask torch itself takes seconds."""
+FOR_TORCH = 0.5
+"""GiB that a process takes beside a batch of contexts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +42,8 @@ class ExamineArguments(JsonOutput, ExamineOptions):
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help=f"{RUN} Or several.")]
+    workers: int | None = between(None, 1, MOST_WORKERS)
+    """Processes that share the targets (else one per CPU core for a run; one on a GPU, for hf:..., or with OMP_NUM_THREADS)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,19 +64,61 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"{text} is a file, and `examine` takes runs: {corpus}")
     names = ", ".join(map(str, options.runs))
     announce(f"examining {options.experiment} of {names}", *options.runs)
-    from backstory.config.process import first_here
-    from backstory.context import examine_run, examine_runs
-    from backstory.training.distributed import joined
-
-    with joined() as ranks, progress_bar(f"examining {options.experiment}") as bar:
-        progress = bar if ranks.first else None
-        if len(options.runs) == 1:
-            examination = examine_run(options.runs[0], options, ranks=ranks, progress=progress)
-        else:
-            examination = examine_runs(options.runs, options, ranks=ranks, progress=progress)
-    if first_here():
+    with shared([arguments], worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
+        examination = examined(options, ranks, bar if ranks.first else None)
+    if ranks.first:
         options.show(examination, lambda: f"{examination.table()}\n{findings(examination)}")
     return 0
+
+
+def worker_count(options: ExamineArguments) -> int:
+    """Return the number of processes that share the targets. Raises UserError where torchrun has started another number."""
+    started = launched().world
+    if started > 1:
+        if options.workers not in (None, started):
+            raise UserError(f"torchrun has started {started} ranks; leave --workers out")
+        return started
+    if options.workers is not None:
+        return options.workers
+    on_cpu = options.device == "cpu" or (options.device == "auto" and not _may_have_gpu())
+    if not on_cpu or "OMP_NUM_THREADS" in os.environ or not all(run.is_dir() for run in options.runs):
+        return 1
+    free = available_memory()
+    fitting = cpu_cores() if free is None else int(free / 2**30 / (options.memory + FOR_TORCH))
+    return max(1, min(cpu_cores(), fitting))
+
+
+def _may_have_gpu() -> bool:
+    return sys.platform == "win32" or any(map(os.path.exists, GRAPHICS))
+
+
+@contextmanager
+def shared(commands: Sequence[Sequence[str]], workers: int) -> Iterator["Ranks"]:
+    """Share the examinations of these command lines, made one after the other in the block, among so many processes.
+
+    Each of several processes has one thread, or OMP_NUM_THREADS. Yields the rank of this one. Raises UserError when another
+    ends before its time.
+    """
+    listed = {"commands": [list(command) for command in commands]}
+    with hosted(workers, threads(), WORKER, listed, lambda: "give the same command again") as meeting:
+        import torch
+
+        from backstory.jobs.ranks import joined
+        from backstory.models.devices import restored_threads
+
+        with restored_threads(), joined(meeting) as ranks:
+            if workers > 1:
+                torch.set_num_threads(threads())
+            yield ranks
+
+
+def examined(options: ExamineArguments, ranks: "Ranks", progress: Any = None) -> "ExaminationResult":
+    """Make the examination of a command line, as one of the processes that share it."""
+    from backstory.context import examine_run, examine_runs
+
+    if len(options.runs) == 1:
+        return examine_run(options.runs[0], options, ranks=ranks, progress=progress)
+    return examine_runs(options.runs, options, ranks=ranks, progress=progress)
 
 
 def findings(result: "Result[Any]") -> str:

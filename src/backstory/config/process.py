@@ -1,4 +1,4 @@
-"""The process: signals that end it, as an exception or as a request to save and stop, and its rank under torchrun."""
+"""The process: signals that end it, as an exception or as a request to save and stop, its cores, and its rank."""
 
 import os
 import signal
@@ -153,6 +153,11 @@ def launched() -> Launched:
 def world() -> int:
     """Return the number of ranks, 1 without torchrun. Raises UserError if the environment has no number."""
     return _number("WORLD_SIZE", 1, 1)
+
+
+def cpu_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def first_here() -> bool:

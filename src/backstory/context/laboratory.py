@@ -272,6 +272,7 @@ def _examine(
     origin = replace(
         subject.provenance,
         weights=subject.depends_on.get("weights"),
+        ranks=1 if ranks is None else ranks.world,
         seconds=round(time.perf_counter() - began, 1),
         taken_over=store.taken,
     )

@@ -59,13 +59,13 @@ def spawn(
     arguments: Sequence[str],
     log: IO[bytes],
     variables: dict[str, str],
-    stdin: IO[bytes] | None = None,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
     folder: str | None = None,
 ) -> subprocess.Popen:
     """Start `python -m MODULE PID ARGUMENTS`, with the id of this process, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, str(os.getpid()), *arguments],
-        stdin=subprocess.DEVNULL if stdin is None else stdin,
+        stdin=stdin,
         stdout=log,
         stderr=log,
         cwd=folder,

@@ -1,12 +1,10 @@
 """Devices: which one, in which precision its matrix products run, and how much memory it has free."""
 
 import ctypes
-import math
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +12,7 @@ from torch import Tensor
 from backstory.config import UserError, check_name, plural
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
+from backstory.config.free_memory import available_memory
 from backstory.storage.provenance import processor
 
 
@@ -76,6 +75,16 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if autocast else tensor.dtype
 
 
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Restore this process's number of threads after the block."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def device_name(device: torch.device) -> str:
     """Return the device with its make: `cpu (AMD EPYC, 2 threads)`."""
     if device.type == "cuda":
@@ -98,66 +107,10 @@ def keep_freed_memory() -> bool:
     return all([mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, 2**31 - 1), mallopt(_TOP_PAD, 64 << 20)])
 
 
-def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available(device: torch.device) -> int | None:
     """Return the bytes that can still be allocated on the device; None if unknown, as on a CPU without Linux."""
     if device.type == "cuda":
         # The system counts memory that PyTorch holds and does not use as taken.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    if not sys.platform.startswith("linux"):
-        return None
-    left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]
-    return min([*left, *_left_in_groups(proc, groups), *_left_to_process(proc)], default=None)
-
-
-def _left_to_process(proc: Path) -> Iterator[int]:
-    """Yield the bytes left under the limits of this process (`ulimit -v`, `ulimit -d`)."""
-    import resource
-
-    for limit, used in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
-        limit_bytes = resource.getrlimit(limit)[0]
-        if limit_bytes != resource.RLIM_INFINITY:
-            yield from (max(0, limit_bytes - 1024 * kibibytes) for kibibytes in _fields(proc / "self" / "status", used))
-
-
-def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yield the bytes left under the limit of each control group of this process; caches that it can drop count as free."""
-    for line in _lines(proc / "self" / "cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = groups / "memory" if controllers else groups
-        first = root / path.strip("/")
-        limit, usage, cache = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            if controllers
-            else ("memory.max", "memory.current", "inactive_file")
-        )
-        for folder in (first, *first.parents):
-            bounds, used = _numbers(folder / limit), _numbers(folder / usage)
-            if bounds and used:
-                yield max(0, bounds[0] - used[0] + sum(_fields(folder / "memory.stat", cache)))
-            if folder == root:
-                break
-
-
-def _fields(path: Path, name: str) -> list[int]:
-    """Return the numbers after a name in a file of names and numbers."""
-    return [int(parts[1]) for line in _lines(path) if (parts := line.split())[:1] == [name]]
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(line) for line in _lines(path) if line.isdecimal()]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def shown_bytes(size: float) -> str:
-    """Format a number of bytes: `1.5 GiB`."""
-    power = min(max(0, int(math.log2(max(size, 1)) // 10)), 6)
-    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
+    return available_memory()

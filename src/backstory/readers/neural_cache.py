@@ -18,10 +18,11 @@ from torch import Tensor
 
 from backstory.config import UserError, validate
 from backstory.config.arguments import checked
+from backstory.config.free_memory import shown_bytes
 from backstory.config.readers import CacheSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
-from backstory.models.devices import available, shown_bytes
+from backstory.models.devices import available
 from backstory.models.prediction import Pointer
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, to_dict
 from backstory.config.errors import out_of_memory, pasted
+from backstory.config.free_memory import shown_bytes
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import of_plugin
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
@@ -24,7 +25,7 @@ from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model, outline
 from backstory.models.contract import LanguageModel
-from backstory.models.devices import Precision, available, choose_device, choose_precision, shown_bytes
+from backstory.models.devices import Precision, available, choose_device, choose_precision
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint

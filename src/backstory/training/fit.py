@@ -24,8 +24,10 @@ from backstory.data import CORPORA, Dataset, check_synthetic, prepare, unknown_s
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import Vocabulary
+from backstory.jobs.ranks import Ranks, joined
+from backstory.jobs.workers import MOST_WORKERS, hosted
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.models.devices import keep_freed_memory
+from backstory.models.devices import keep_freed_memory, restored_threads
 from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
 from backstory.results.evaluation_record import EpochRecord, TrainingFigures, TrainingTokens
 from backstory.results.result_file import Result, result_or_none, write_result
@@ -37,15 +39,17 @@ from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now
 from backstory.training.callbacks import Callbacks
-from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
+from backstory.training.process_count import check_batch, processes
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
-from backstory.training.threads import MOST_THREADS, restored_threads, set_threads
+from backstory.training.threads import MOST_THREADS, set_threads
 from backstory.training.word_vectors import initialise_from_counts
-from backstory.training.workers import MOST_WORKERS, hosted, processes
+
+WORKER = "backstory.training.training_worker"
+"""The module of the other processes."""
 
 
 @checked(threads=(1, MOST_THREADS), workers=(1, MOST_WORKERS))
@@ -172,9 +176,13 @@ def _joined_ranks(
     count, threads = processes(workers, threads, out, mode == "resume")
     check_batch(config.training.batch_size, count)
     arguments = {**others, "config": to_dict(config), "out": str(out), "mode": mode, "accept": sorted(accept)}
+
+    def remedy() -> str:
+        return "go on with the same command and --resume" if RunFolder(out).config.is_file() else "start again"
+
     with (
         restored_threads(),
-        hosted(count, threads or 1, out, arguments | {"threads": threads}) as meeting,
+        hosted(count, threads or 1, WORKER, arguments | {"threads": threads}, remedy) as meeting,
         joined(meeting) as ranks,
         _locked_folder(out, config, mode, accept, ranks) as in_place,
     ):

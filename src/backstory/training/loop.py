@@ -18,6 +18,7 @@ from backstory.config.terminal import say
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
 from backstory.evaluation.reading_loop import StreamReading
+from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.readers import StaticReader
 from backstory.results.evaluation_record import EpochRecord
@@ -42,7 +43,6 @@ from backstory.training.checkpointing import (
     unpack_optimizer,
     unpack_random,
 )
-from backstory.training.distributed import Ranks
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
 from backstory.training.objectives import ANSWER_SHARE, build_objective

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 from backstory.config import RunConfig
+from backstory.config.process import cpu_cores
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
-from backstory.models.devices import keep_freed_memory
+from backstory.models.devices import keep_freed_memory, restored_threads
 from backstory.readers import StaticReader
 from backstory.storage.provenance import commit, processor, versions
 from backstory.training.gradients import LOSS, Eager, build_gradient
 from backstory.training.matrix_products import fastest_run, step_products
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
-from backstory.training.threads import median_seconds, on_threads, restored_threads
+from backstory.training.threads import median_seconds, on_threads
 
 READING_SECONDS = 2.0
 """Seconds for which a model reads."""
@@ -96,7 +97,7 @@ def measure_speed(
             speeds.append(_recipe_speed(name, config, types, device, precision, advance))
     return MachineSpeed(
         device=processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cpu_cores(),
         load=load,
         precision=precision.name,
         precision_reason=precision.reason,

@@ -3,8 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -21,16 +20,6 @@ FEWEST_STEPS = 100
 """Steps of a training from which on timing some of them pays."""
 _TURNS, _MOST_TURNS, _SECONDS = 3, 9, 1.0
 """Timed steps with each number of threads: at least so many, and more of them within so many seconds."""
-
-
-@contextmanager
-def restored_threads() -> Iterator[None]:
-    """Restore this process's number of threads after the block."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def set_threads(trainer: Trainer, requested: int | None) -> str | None:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.config.errors import off
+from backstory.config.free_memory import shown_bytes
 from backstory.models.contract import Core, CoreOutput, ParamGroup
 from backstory.models.cores.recurrent import LSTMState
-from backstory.models.devices import available, compute_dtype, shown_bytes
+from backstory.models.devices import available, compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask
 from backstory.models.memory import (
     AddressingTrace,

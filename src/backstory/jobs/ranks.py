@@ -1,4 +1,4 @@
-"""Ranks of a distributed run: each owns rows of the batch and carries their state."""
+"""Ranks: processes that share one piece of work, such as the rows of a batch, and exchange what they find."""
 
 import gc
 import os
@@ -162,11 +162,3 @@ def _rendezvous(meeting: Meeting, backend: str, timeout: timedelta) -> None:
         raise UserError(
             f"cannot meet the other ranks at {':'.join(address)}{f' ({reason})' if reason else ''}; start them with torchrun"
         ) from error
-
-
-def check_batch(batch_size: int, ranks: int) -> None:
-    """Raise UserError unless the batch can be divided equally among the ranks."""
-    if batch_size % ranks:
-        raise UserError(
-            f"{ranks} ranks cannot share {batch_size} rows equally; make training.batch_size a multiple of {ranks}"
-        )

@@ -1,0 +1,25 @@
+"""The program of a worker: it reads what to do from standard input, and ends with the process that started it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+
+from backstory.config import NonFiniteError, UserError
+from backstory.config.plugin_files import load_plugins
+from backstory.config.process import Stopped
+from backstory.jobs.child import end_with
+
+
+def serve(work: Callable[..., object]) -> int:
+    """Call `work` with the arguments from standard input, as a rank; print the error that ends it. Return the exit code."""
+    end_with(int(sys.argv[1]))
+    message = json.load(sys.stdin)
+    os.environ.update(message["environment"])
+    try:
+        load_plugins()
+        work(**message["arguments"])
+    except (UserError, NonFiniteError, Stopped) as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0

@@ -1,0 +1,128 @@
+"""Workers: further processes of this machine that share a piece of work with the one that starts them.
+
+The first rank is the program that does the work; the others are its children (`worker.py`) and end with it.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from backstory.config import UserError
+from backstory.config.process import Launched, Stopped, launched
+from backstory.jobs import child
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from backstory.jobs.ranks import Meeting
+
+MOST_WORKERS = 1024
+HOST = "127.0.0.1"
+POLL_SECONDS, REASON_SECONDS, END_SECONDS = 0.02, 2.0, 30.0
+"""Seconds between looks at children that start; longest wait for the end of one that broke off; and for those that are done."""
+
+
+@contextmanager
+def hosted(
+    count: int, threads: int, module: str, arguments: dict[str, Any], remedy: Callable[[], str]
+) -> Iterator["Meeting"]:
+    """Start the other workers of `count` for the block, each with so many threads; yield where all of them meet.
+
+    Each runs `python -m MODULE`, whose function gets the arguments, plain values. Where there is one worker, or torchrun has
+    started the ranks, nothing is started. Raises UserError, with the reason and the remedy, when a worker has ended before its
+    time.
+    """
+    if count == 1 or launched().world > 1:
+        from backstory.jobs.ranks import Meeting
+
+        yield Meeting(launched())
+        return
+    with TemporaryDirectory() as folder:
+        team = _Team(Path(folder))
+        try:
+            for rank in range(1, count):
+                team.start(rank, threads, module)
+            # Workers and this process load torch at the same time.
+            from backstory.jobs.ranks import Meeting, RankEnded
+
+            try:
+                yield Meeting(Launched(0, count, 0, count), team.meet(count, arguments))
+                team.join()
+            except Stopped:
+                team.join()
+                raise
+            except RankEnded as error:
+                raise UserError(f"{team.reason() or error}; {remedy()}") from None
+        finally:
+            team.kill()
+
+
+@dataclass
+class _Team:
+    """The children, and the folder of their logs."""
+
+    folder: Path
+    processes: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(self, rank: int, threads: int, module: str) -> None:
+        """Start a worker, which waits for its arguments."""
+        environment = child.environment() | {"OMP_NUM_THREADS": str(threads)}
+        with child.open_log(self._log(rank)) as log:
+            self.processes.append(child.spawn(module, (), log, environment, subprocess.PIPE))
+
+    def meet(self, count: int, arguments: dict[str, Any]) -> "dist.Store":
+        """Tell the workers what to do, and wait until all can be met. Raises RankEnded if one ends before."""
+        import torch.distributed as dist
+
+        from backstory.jobs.ranks import HERE, RankEnded
+
+        if dist.is_initialized():
+            raise UserError("this program has a process group of torch.distributed already; use workers in another")
+        store = dist.TCPStore(HOST, 0, count, is_master=True, wait_for_workers=False)
+        meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": store.port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        for rank, process in enumerate(self.processes, 1):
+            variables = {name: str(value) for name, value in {**meeting, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as told:  # one that has ended is seen below
+                told.write(json.dumps({"environment": variables, "arguments": arguments}).encode())
+        while not store.check([HERE.format(rank) for rank in range(1, count)]):
+            if any(process.poll() is not None for process in self.processes):
+                raise RankEnded("a worker has ended")
+            time.sleep(POLL_SECONDS)
+        return store
+
+    def reason(self) -> str | None:
+        """Return why a child ended; None if none has ended with an error."""
+        deadline = time.monotonic() + REASON_SECONDS
+        while time.monotonic() < deadline:
+            for rank, process in enumerate(self.processes, 1):
+                if process.poll():
+                    return child.exit_reason(process.returncode, f"worker {rank}", self._log(rank), 0)
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def join(self) -> None:
+        """Wait for the children, which are done."""
+        deadline = time.monotonic() + END_SECONDS
+        while any(process.poll() is None for process in self.processes) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """End every child that still runs."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes:
+            process.wait()
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"{rank}.log"

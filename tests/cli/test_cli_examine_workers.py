@@ -1,0 +1,58 @@
+"""How many processes share an examination on the command line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backstory.cli import examine
+from backstory.cli.command_line import parse
+from backstory.config import UserError
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine of eight cores with memory for all of them, and nothing in the environment."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(examine, "cpu_cores", lambda: 8)
+    monkeypatch.setattr(examine, "available_memory", lambda: 100 << 30)
+    monkeypatch.setattr(examine, "GRAPHICS", ())
+    return monkeypatch
+
+
+def count(run: Any, *flags: str) -> int:
+    return examine.worker_count(parse(examine.ExamineArguments, [str(run), *flags], "examine"))
+
+
+def test_a_run_takes_every_core(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert count(tmp_path) == count(tmp_path, "--device", "cpu") == 8
+    assert count(tmp_path, "--workers", "3") == 3
+    machine.setattr(examine, "available_memory", lambda: None)
+    assert count(tmp_path) == 8
+
+
+def test_processes_are_no_more_than_fit_into_the_memory(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setattr(examine, "available_memory", lambda: 5 << 30)
+    assert count(tmp_path) == 3  # of a gibibyte and a half each
+    assert count(tmp_path, "--memory", "0.5") == 5
+    assert count(tmp_path, "--memory", "100") == 1
+
+
+def test_one_process_examines_models_from_elsewhere_and_on_gpus(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert count("hf:gpt2") == 1
+    assert count(tmp_path, "--device", "cuda") == 1
+    (tmp_path / "gpu").touch()
+    machine.setattr(examine, "GRAPHICS", (str(tmp_path / "gpu"),))
+    assert count(tmp_path) == 1
+    assert count(tmp_path, "--device", "cpu") == 8
+
+
+def test_the_environment_comes_first(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setenv("OMP_NUM_THREADS", "4")
+    assert count(tmp_path) == 1
+    assert count(tmp_path, "--workers", "2") == 2
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        machine.setenv(name, value)
+    assert count(tmp_path) == count(tmp_path, "--workers", "2") == 2
+    with pytest.raises(UserError, match="torchrun has started 2 ranks; leave --workers out"):
+        count(tmp_path, "--workers", "3")
