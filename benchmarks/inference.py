@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/inference.py [--turns 5] [--out results/benchmark-inference.json]
 
-A batch is 6 rows of 120 characters, as the paper has it; the systems are those of the suite's full scale, with random weights,
-in float32: time does not depend on what a model has learned. `content alone` is the memory without link and allocation, and
-`window` our own addressing of such a one. All take turns in one process; medians, and quartiles of the ratio to the dense
-memory of the same table in the same turn.
+A batch is 6 rows of 120 characters, as the paper trains on Penn Treebank; what it timed is not said. The systems are those of
+the suite's full scale, with random weights, in float32: time does not depend on what a model has learned. `content alone` is
+the memory without link and allocation, and `window` our own addressing of such a one. All take turns in one process; medians,
+and quartiles of the ratio to the dense memory of the same table in the same turn.
 """
 
 import argparse

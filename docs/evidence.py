@@ -16,7 +16,7 @@ from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
 from backstory.papers.claims import OPPOSITE, YES, published_gain
-from backstory.papers.findings import CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
+from backstory.papers.findings import CACHE, CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
 from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
@@ -196,7 +196,7 @@ class _Evidence:
 
     def _unplanned_cost(self, costs_as: str) -> str:
         suite, _, system = costs_as.partition("/")
-        plans = [plan for plan in _planned(suite, "full") if plan.system.name == system]
+        plans = [] if not suite else [plan for plan in _planned(suite, "full") if plan.system.name == system]
         return _not_run(plans, "full")
 
     # --- claims ---
@@ -275,7 +275,9 @@ class _Evidence:
         protocol: ProtocolRecord | None, parameters: int | None,
     ) -> EvidenceRow:  # fmt: skip
         departures = self._departures(name, scale, plan, protocol, parameters)
-        departures += [check.protocol] if check.protocol else []
+        costs = [cost for measure in check.findings()[record.finding].measures for cost in measure.costs]
+        counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
+        departures += [check.protocol] if check.protocol and not counted else []
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
@@ -288,11 +290,10 @@ class _Evidence:
         text = f"{item.where}: {item.sentence}"
         if item.diagram:
             return self._row(text, "", "", "", item.published, "", "a diagram or settings: nothing was measured")
-        cost = self._unplanned_cost(item.costs_as)
+        cost = "" if item.ours and not item.costs_as else self._unplanned_cost(item.costs_as)
         if item.ours:
-            return self._row(
-                text, f"no: {item.protocol}", "", "", item.published, item.ours, f"under other conditions; {cost}"
-            )
+            verdict = "; ".join(filter(None, ("under other conditions", cost)))
+            return self._row(text, f"no: {item.protocol}", "", "", item.published, item.ours, verdict)
         return self._row(text, "", "full", "", item.published, "", cost)
 
     # --- parts of a line ---

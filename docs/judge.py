@@ -1,6 +1,7 @@
 """Judge the claims and findings of stored results anew, by the suites as they are: `python docs/judge.py`.
 
-Readings and effect sizes stay as they were measured. A finding whose numbers a result does not hold is not measured.
+Readings and effect sizes stay as they were measured. Notes of the systems become those of the suite. A finding whose numbers
+a result does not hold is not measured.
 """
 
 import json
@@ -30,8 +31,8 @@ def judged(figures: ReproductionFigures) -> ReproductionFigures:
 
 def main() -> None:
     for path in sorted(RESULTS.glob("reproduce-*.json")):
-        stored, figures = json.loads(path.read_text(encoding="utf-8")), result_at(path).figures
-        new = judged(figures)
+        text, figures = path.read_text(encoding="utf-8"), cast(ReproductionFigures, result_at(path).figures)
+        stored, new = json.loads(text), judged(figures)
         for name in ("claims", "findings"):
             before, after = (json.loads(json.dumps(f.to_dict()[name])) for f in (figures, new))
             if before != after:
@@ -39,7 +40,11 @@ def main() -> None:
                 print(
                     f"{path.name}: {sum(one not in before for one in after)} of {len(after)} {name} are other than before"
                 )
-                write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+        notes = {system.name: system.note for system in load(figures.suite).systems}
+        for system in stored["figures"]["systems"]:
+            system["note"] = notes.get(system["system"], system["note"])
+        if stored != json.loads(text):
+            write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

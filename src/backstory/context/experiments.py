@@ -16,7 +16,7 @@ from backstory.context.examination import Examination
 from backstory.data.tags import is_content, is_function
 from backstory.results.examination_record import PictureRecord
 
-CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
+CONTEXTS = (5, 10, 13, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
 BOUNDARIES = (1, 5, 10, 15, 20, 30, 50, 100, 200)
 DROPPED = (5, 20, 100)
 """Boundaries beyond which words of a kind are dropped."""
