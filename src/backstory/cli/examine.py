@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse
+from backstory.cli.evaluate import text_source
 from backstory.config import UserError, pasted
 from backstory.config.free_memory import available_memory
 from backstory.config.options import ExamineOptions
@@ -42,6 +43,8 @@ class ExamineArguments(JsonOutput, ExamineOptions):
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help=f"{RUN} Or several.")]
+    text: str | None = None
+    """A text file of your own to read, or - for standard input, in place of a split."""
     workers: int | None = between(None, 1, MOST_WORKERS)
     """Processes that share the targets (else one per CPU core for a run; one on a GPU, for hf:..., or with OMP_NUM_THREADS)."""
 
@@ -57,11 +60,9 @@ def main(arguments: Sequence[str]) -> int:
         if absent in registered("experiments"):
             raise UserError(f"there is no run folder {absent}; an experiment is given as `--experiment {absent}`")
     if text := next((run for run in options.runs[1:] if run.is_file()), None):
-        elsewhere = str(options.runs[0]).startswith("hf:")
-        corpus = (
-            f"give it as --corpus {pasted(text)}" if elsewhere else "a run is examined on its own corpus; remove it"
-        )
-        raise UserError(f"{text} is a file, and `examine` takes runs: {corpus}")
+        raise UserError(f"{text} is a file, and `examine` takes runs: give it as --text {pasted(text)}")
+    if options.text == "-" and (options.workers or 1) > 1:
+        raise UserError("--text - and --workers cannot be combined, as standard input is read once; give a file")
     names = ", ".join(map(str, options.runs))
     announce(f"examining {options.experiment} of {names}", *options.runs)
     with shared([arguments], worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
@@ -81,6 +82,7 @@ def worker_count(options: ExamineArguments) -> int:
     if options.workers is not None:
         return options.workers
     on_cpu = options.device == "cpu" or (options.device == "auto" and not _may_have_gpu())
+    on_cpu = on_cpu and options.text != "-"  # which one process alone can read
     if not on_cpu or "OMP_NUM_THREADS" in os.environ or not all(run.is_dir() for run in options.runs):
         return 1
     free = available_memory()
@@ -116,9 +118,10 @@ def examined(options: ExamineArguments, ranks: "Ranks", progress: Any = None) ->
     """Make the examination of a command line, as one of the processes that share it."""
     from backstory.context import examine_run, examine_runs
 
+    text = None if options.text is None else text_source(options.text)
     if len(options.runs) == 1:
-        return examine_run(options.runs[0], options, ranks=ranks, progress=progress)
-    return examine_runs(options.runs, options, ranks=ranks, progress=progress)
+        return examine_run(options.runs[0], options, text=text, ranks=ranks, progress=progress)
+    return examine_runs(options.runs, options, text=text, ranks=ranks, progress=progress)
 
 
 def findings(result: "Result[Any]") -> str:

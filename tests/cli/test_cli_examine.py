@@ -1,10 +1,13 @@
-"""How many processes share an examination on the command line."""
+"""Examinations on the command line: of a text of one's own, and by how many processes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command, piped
 
+import backstory as bs
 from backstory.cli import examine
 from backstory.cli.command_line import parse
 from backstory.config import UserError
@@ -18,6 +21,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(examine, "available_memory", lambda: 100 << 30)
     monkeypatch.setattr(examine, "GRAPHICS", ())
     return monkeypatch
+
+
+def test_a_text_of_ones_own_is_examined(
+    tiny_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "ann took the tea and bob saw more oil\n" * 20
+    (tmp_path / "mine.txt").write_text(text)
+    flags = ("examine", str(tiny_run), "--targets", "30", "--maximum-context", "20", "--json")
+    done = command(*flags, "--text", "mine.txt", "--out", "a")
+    assert done.code == 0, done.err
+    read = json.loads(done.out)["figures"]
+    piped(monkeypatch, text.encode())
+    assert json.loads(command(*flags, "--text", "-", "--out", "b").out)["figures"] == read
+    again = bs.examine(tiny_run, text=text, targets=30, maximum_context=20, out=tmp_path / "c")
+    assert again.to_dict()["figures"] == read and read["split"] == "text"
 
 
 def count(run: Any, *flags: str) -> int:
