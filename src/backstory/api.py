@@ -161,6 +161,11 @@ def train(
     )
 
 
+def _is_alone(model: object, tokenizer: object) -> bool:
+    """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
+    return isinstance(model, LanguageModel) and tokenizer is None
+
+
 @_in_python
 @checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
@@ -218,12 +223,13 @@ def evaluate(
     """Score a text with a reader, each token before anything is learned from it.
 
     Args:
-        model: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
+        model: A run's folder, `hf:PATH_OR_NAME`, or a model in memory with its `tokenizer`: a causal language model of
+            transformers, or one of Backstory, whose tokenizer is its vocabulary.
         text: A text of your own in place of a split: the path of a file, the text itself (a string with white space that
             names no file), or a file that is open for bytes.
         corpus: A corpus by its name or path in place of the run's own, or a list of several.
-        tokenizer: The tokenizer of a model of transformers.
-        name: What results call a model of transformers; by default the name that it was loaded by.
+        tokenizer: The tokenizer of a model of transformers, or the vocabulary of one of Backstory.
+        name: What results call a model in memory; by default the name that it was loaded by, or that of its class.
         progress: Called with the tokens read so far and all tokens.
         options: The flags of `backstory evaluate` with underscores: `split` ("test"), `reader` ("static"), `batch_size`
             (rows read side by side), `each_line`, `after` (a split to read first), `precision`, `device`, `out`,
@@ -281,7 +287,7 @@ def audit(
         True
         >>> print(bs.audit(MyReader(model), token_ids).failures)
     """
-    if isinstance(model, Reader | LanguageModel):
+    if isinstance(model, Reader) or _is_alone(model, tokenizer):
         return _audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
@@ -388,7 +394,7 @@ def examine(
         check_one_text(corpus, text)
         own = path_or_none(corpus) if text is None else own_text(text)
         return examine_runs(model, examine_options(experiment, options), text=own, **process)
-    if isinstance(model, str | Path | Run) or (isinstance(model, nn.Module) and not isinstance(model, LanguageModel)):
+    if isinstance(model, str | Path | Run | nn.Module) and not _is_alone(model, tokenizer):
         source, requested = open_model(model, tokenizer, name), own_text(text)
         check_one_text(corpus, text)
         if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):

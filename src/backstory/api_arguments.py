@@ -20,22 +20,25 @@ from backstory.data.corpora.catalogue import SPLITS
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.models import LanguageModel
 from backstory.readers import READERS
+from backstory.runs.model_in_memory import model_in_memory
 from backstory.runs.run import Run
 
 
 def open_model(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:
-    """Return a model of transformers as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
+    """Return a model in memory as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
     if isinstance(model, LanguageModel):
-        raise UserError(
-            "a model in memory brings no vocabulary and no corpus; give the folder of its run, or `bs.audit` and "
-            "`bs.examine` token ids"
-        )
+        if not isinstance(tokenizer, Vocabulary):
+            raise UserError(
+                "a model in memory brings no vocabulary; give tokenizer=vocabulary, or token ids to `bs.audit` and "
+                "`bs.examine`"
+            )
+        return model_in_memory(model, tokenizer, name)
     if isinstance(model, nn.Module):
         from backstory.interop.in_memory import open_in_memory
 
         return open_in_memory(model, tokenizer, name)
     if tokenizer is not None:
-        raise UserError("tokenizer is for a model of transformers in memory; remove it, as a run has its own")
+        raise UserError("tokenizer is for a model in memory; remove it, as a run has its own")
     return model
 
 

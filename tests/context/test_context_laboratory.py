@@ -265,7 +265,7 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
     with pytest.raises(UserError, match="another reader"):
         examined(cached(0.9))
     taken, nats = examined(cached(0.9), again=True)
-    assert taken == 0 and examined(cached(0.9)) == (3, nats)
+    assert taken == 0 and examined(cached(0.9)) == (4, nats)
     assert examined(cached(0.1), again=True)[1] != nats
 
     class Other:

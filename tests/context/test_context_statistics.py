@@ -350,7 +350,7 @@ def test_intervals_of_a_draw_cover_the_whole_text_as_often_as_they_say() -> None
         pytest.skip("BACKSTORY_DATA names no folder with ptb")
     ids, counts = dataset.splits["valid"].ids[:30_000], dataset.vocabulary.counts
     losses = measure("truncate", Examination(ids, None, Recalling(counts), len(ids), 100, counts=counts))
-    effects = (losses.nats - losses.baseline)[:4].T  # 5, 10, 20 and 30 tokens instead of 100
+    effects = (losses.nats - losses.baseline)[:4].T  # 5, 10, 13 and 20 tokens instead of 100
     assert len(effects) == len(ids) - 100
     whole, draws = effects.mean(0), 100
     covered = np.zeros(4)

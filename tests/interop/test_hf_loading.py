@@ -229,7 +229,7 @@ def test_an_examination_folds_pieces_into_words(
     result = json.loads(capsys.readouterr().out)
     figures = result["figures"]
     assert figures["unit"] == "word" and figures["window"] == 64 and figures["pieces_per_word"] >= 1
-    assert [c["context"] for c in figures["conditions"]] == [5, 10, 20]
+    assert [c["context"] for c in figures["conditions"]] == [5, 10, 13, 20]
     assert main(["examine", f"hf:{folder}", *options]) == 0
     assert "contexts are in words" in capsys.readouterr().out
     # Two of them are a set, although nobody knows the seeds that they were trained with.

@@ -1,5 +1,6 @@
 """The functions of `import backstory as bs`: names, texts and overrides in every form give what the command line gives."""
 
+import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -84,6 +85,27 @@ def test_a_reader_in_memory_is_audited_on_ids_or_a_corpus(tiny_run: Path, tiny_d
             bs.audit(model, ids, **idle)
     cheat = bs.audit(PeeksAtNext(model), ids)
     assert not cheat.passed and cheat.checks is not None and not cheat.checks["causal"] and cheat.failures
+
+
+def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path, tiny_dataset: Dataset) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    model.train()
+    own = {"tokenizer": vocabulary, "name": "mine"}
+    for options in ({"reader": "cache"}, {"reader": "dynamic:rule=sgd,rate=0.01"}, {"each_line": True}):
+        ours, theirs = bs.evaluate(model, TEXT, **own, **options), bs.evaluate(tiny_run, TEXT, **options)
+        assert ours.figures.nats_per_token == theirs.figures.nats_per_token and ours.name == "mine"
+        assert ours.provenance.weights == theirs.provenance.weights and ours.path is None
+    examined = [
+        bs.examine(of, text=TEXT, targets=20, maximum_context=10, **more)
+        for of, more in ((model, own), (tiny_run, {"out": tiny_run.parent / "examined"}))
+    ]
+    assert examined[0].figures.conditions == examined[1].figures.conditions
+    assert bs.audit(model, TEXT, **own).passed
+    assert model.training and bs.evaluate(model, TEXT, tokenizer=vocabulary).name == "ComposedModel"
+    with pytest.raises(UserError, match="mine brings no corpus of its own"):
+        bs.evaluate(model, **own)
+    with pytest.raises(UserError, match=r"knows \d+ types and the vocabulary has \d+; give the vocabulary"):
+        bs.evaluate(model, TEXT, tokenizer=dataclasses.replace(vocabulary, words=vocabulary.words[:-1]))
 
 
 def test_a_report_on_a_folder_of_runs_is_on_each_of_them(tiny_run: Path, tmp_path: Path) -> None:

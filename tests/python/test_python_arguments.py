@@ -115,11 +115,11 @@ def test_settings_of_other_types(tmp_path: Path) -> None:
 def test_models_in_memory_that_cannot_be_read(tiny_run: Path) -> None:
     model, vocabulary = bs.load(tiny_run)
     for call in (bs.evaluate, bs.explain, lambda model: bs.compare(model, "cache")):
-        assert "give the folder of its run" in sentence(lambda call=call: call(model))
+        assert "give tokenizer=vocabulary" in sentence(lambda call=call: call(model))
         assert "causal language model of transformers" in sentence(lambda call=call: call(torch.nn.Linear(2, 2)))
     for ids in (None, "a text", [1, 2], np.zeros(3), np.zeros((2, 2), int), vocabulary):
         assert "token ids" in sentence(lambda ids=ids: bs.audit(model, ids)) or ids in ("a text", [1, 2], vocabulary)
-    assert "tokenizer is for a model of transformers" in sentence(lambda: bs.evaluate(tiny_run, tokenizer=vocabulary))
+    assert "tokenizer is for a model in memory" in sentence(lambda: bs.evaluate(tiny_run, tokenizer=vocabulary))
 
 
 @pytest.mark.parametrize("text", ["nowhere.txt", "no where.txt", Path("nowhere"), "", "."])

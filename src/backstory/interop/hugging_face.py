@@ -24,7 +24,7 @@ import torch
 from backstory.config import TextConfig, UserError
 from backstory.config.errors import install_hint
 from backstory.config.options import LoadOptions
-from backstory.config.recipes import check_source_exists, merged
+from backstory.config.recipes import check_source_exists
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic
@@ -33,7 +33,7 @@ from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSiz
 from backstory.interop.hf_model import HuggingFaceModel
 from backstory.interop.model_checks import wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
-from backstory.runs.run import Run
+from backstory.runs.model_in_memory import ModelElsewhere
 from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import parse
 
@@ -72,17 +72,12 @@ def _written(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class HuggingFaceRun(Run):
-    """A Hugging Face model as a run; `folder`, in the cache, holds what is prepared for its readers."""
+class HuggingFaceRun(ModelElsewhere):
+    """A Hugging Face model as a run: a `HuggingFaceModel`, or a `ComposedModel` if it was exported from Backstory.
 
-    model: Any
-    """A `HuggingFaceModel`, or a `ComposedModel` if it was exported from Backstory."""
-    config: Any
-    """None, as Backstory did not train it."""
-    called: str
-    """`hf:` and the name of the folder, or the name on the hub."""
-    own_settings: dict[str, Any]
-    """The model's."""
+    It is called `hf:` and the name of the folder, or the name on the hub.
+    """
+
     exported: bool = False
     """True if it was exported from Backstory with its vocabulary, which then encodes texts."""
     revision: dict[str, str] = field(default_factory=dict)
@@ -91,16 +86,8 @@ class HuggingFaceRun(Run):
     """`hf:` and the path or the name that it was loaded by; a model in memory has to be saved first."""
 
     @property
-    def name(self) -> str:
-        return self.called
-
-    @property
     def argument(self) -> str:
         return self.source
-
-    @property
-    def results(self) -> None:
-        return None
 
     def settings(self) -> dict[str, Any]:
         """Return the model's own settings, and how it is read."""
@@ -113,32 +100,14 @@ class HuggingFaceRun(Run):
             read["dtype"] = str(dtype).removeprefix("torch.")
         return {"seed": None, "huggingface": self.name, **self.revision, "read": read, "model": self.own_settings}
 
-    def with_settings(self, changes: dict[str, Any]) -> "HuggingFaceRun":
-        # Only a model that was exported from here has such settings.
-        return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
-
     def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
         """Prepare a corpus, by its name or path, in the model's own pieces. Raises UserError."""
-        if corpus is None:
-            raise UserError(
-                f"{self.name} brings no corpus of its own; say which with --corpus NAME "
-                "(evaluate and explain also take a text)"
-            )
+        if corpus is None or self.exported:
+            return super().dataset(corpus, data_dir, field)
         text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
-        if self.exported:
-            return prepare(text, data_dir, vocabulary=self.vocabulary)
         prepared = prepare(text, data_dir, tokenizer=self.vocabulary.tokenizer)
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
-
-    def other_dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
-        return self.dataset(corpus, data_dir, field)
-
-    def training_text(self) -> tuple[np.ndarray, int, int]:
-        """Raise UserError: the text that the model was trained on is not there."""
-        raise UserError(
-            f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
-        )
 
 
 def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:

@@ -1,0 +1,86 @@
+"""Models that no run folder holds, as runs: one of Backstory in memory, with its vocabulary."""
+
+import copy
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.config import TextConfig, UserError
+from backstory.config.recipes import merged
+from backstory.data import Dataset, Vocabulary, prepare
+from backstory.models import LanguageModel
+from backstory.runs.run import Run, weights_hash
+from backstory.storage.disk_cache import folder as cache_folder
+
+
+@dataclass(frozen=True)
+class ModelElsewhere(Run):
+    """A model that no run folder holds; `folder`, in the cache, holds what is prepared for its readers."""
+
+    model: Any
+    """A `LanguageModel`."""
+    config: Any
+    """None: there is no recipe."""
+    called: str
+    """What results call it."""
+    own_settings: dict[str, Any]
+    """The model's, as results record them."""
+
+    @property
+    def name(self) -> str:
+        return self.called
+
+    @property
+    def results(self) -> None:
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        return {"seed": None, "model": self.own_settings}
+
+    def with_settings(self, changes: dict[str, Any]) -> "ModelElsewhere":
+        return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
+
+    def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
+        """Prepare a corpus, by its name or path, in the model's vocabulary. Raises UserError."""
+        if corpus is None:
+            raise UserError(
+                f"{self.name} brings no corpus of its own; say which with --corpus NAME "
+                "(evaluate, examine and explain also take a text)"
+            )
+        text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
+        return prepare(text, data_dir, vocabulary=self.vocabulary)
+
+    def other_dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
+        return self.dataset(corpus, data_dir, field)
+
+    def training_text(self) -> tuple[np.ndarray, int, int]:
+        """Raise UserError: the text that the model was trained on is not there."""
+        raise UserError(
+            f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
+        )
+
+
+def model_in_memory(model: LanguageModel, vocabulary: Vocabulary, name: str | None = None) -> ModelElsewhere:
+    """Return a model of Backstory and its vocabulary as a run, on the device that it is on.
+
+    The weights are shared, everything else is a copy in evaluation mode: the model stays in the mode that it is in. `name` is
+    what results call it, by default that of its class. Raises UserError for a vocabulary of another size.
+    """
+    if model.vocabulary_size != len(vocabulary):
+        raise UserError(
+            f"the model knows {model.vocabulary_size:,} types and the vocabulary has {len(vocabulary):,}; "
+            "give the vocabulary that it was trained with"
+        )
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    own = copy.deepcopy(model, shared).eval()
+    fingerprint = hashlib.sha256(json.dumps(vocabulary.to_json()).encode()).hexdigest()
+    corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+    digest, called = weights_hash(own), name or type(model).__name__
+    folder = cache_folder() / "in-memory" / digest[:16]
+    run = ModelElsewhere(folder, own, vocabulary, None, corpus, {}, called, {"class": type(model).__name__})
+    vars(run)["weights_hash"] = digest  # a cached property: computed once
+    return run
