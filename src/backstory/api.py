@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO, TypeGuard, overload
 
 import numpy as np
 from torch import nn
@@ -161,7 +161,7 @@ def train(
     )
 
 
-def _is_alone(model: object, tokenizer: object) -> bool:
+def _is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
     """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
     return isinstance(model, LanguageModel) and tokenizer is None
 
