@@ -22,6 +22,7 @@ from backstory.data import (
 from backstory.data.corpora import published_corpora as published
 from backstory.data.corpora.download import ExpectedFile
 from backstory.data.corpora.published_corpora import TAGS
+from backstory.data.tags import NOT_ENGLISH, _pattern_tagger, _unknown_share
 
 MADE = {"the": "DT", "cat": "NN", "dog": "NN", "saw": "VBD", "on": "IN", "<unk>": "NN", ",": ","}
 
@@ -164,6 +165,37 @@ def test_pattern_is_loaded_once_for_a_text(corpus: Callable[..., Dataset], monke
     assert tags_of(dataset, "valid").tolist() == first.tolist()
     with pytest.raises(ImportError):
         tags_of(dataset, "train")
+
+
+GERMAN = """der kleine Hund läuft durch den Garten , weil er eine Katze gesehen hat .
+die Kinder spielen seit gestern im Wald und wollen noch nicht nach Hause gehen .
+"""
+ENGLISH = """the small dog runs through the garden , because it has seen a cat .
+Xaver and Zdenka play in the forest 12 times , and do not want to go home yet .
+"""
+
+
+def test_a_text_that_is_not_english_is_warned_of(
+    corpus: Callable[..., Dataset], recwarn: pytest.WarningsRecorder
+) -> None:
+    pytest.importorskip("textblob")
+    german = corpus(GERMAN.encode())
+    assert tagged_by(german, "train").startswith("PatternTagger for English (textblob ")
+    for _ in range(2):  # made, and from the cache
+        with pytest.warns(
+            UserWarning, match=r"^\d\d% of the words of the train text are unknown to the part-of-speech tagger"
+        ):
+            tags_of(german, "train")
+    tags_of(corpus(ENGLISH.encode()), "train")
+    assert not recwarn.list
+
+
+@pytest.mark.usefixtures("shared_cache")
+@pytest.mark.parametrize("name", ["ptb", "wikitext-2"])
+def test_the_corpora_of_the_field_are_english(name: str, data_folder: Path) -> None:
+    pytest.importorskip("textblob")
+    dataset = prepare(TextConfig(corpus=name), data_folder)
+    assert _unknown_share(dataset, "valid", _pattern_tagger()[1]) < NOT_ENGLISH / 3
 
 
 def test_without_textblob(corpus: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch) -> None:

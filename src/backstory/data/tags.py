@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,11 @@ CONTENT = ("N", "V", "J", "R")
 """Prefixes of the tags of content words: nouns, verbs, adjectives, adverbs (and the particle RP)."""
 FUNCTION = ("C", "D", "E", "F", "I", "M", "P", "T", "U", "W")
 """Prefixes of the tags of function words: all other words, but for punctuation, SYM, currency and list marks (LS)."""
-FORMAT = 1
+FORMAT = 2
 """Version of the rules of this module; tags made by other versions are not used."""
+NOT_ENGLISH = 0.25
+"""Above this share of words that PatternTagger does not know, the text seems to be no English. Penn Treebank has 6%, WikiText-2
+3%; French, Spanish, German, Dutch, Danish and Swedish have 32% or more."""
 AUTO, GOLD, PATTERN = "auto", "gold", "pattern"
 
 
@@ -90,7 +93,7 @@ def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, da
     if source is not None:
         return getattr(source, "__name__", "a tagger")
     try:
-        return f"PatternTagger (textblob {importlib.metadata.version('textblob')})"
+        return f"PatternTagger for English (textblob {importlib.metadata.version('textblob')})"
     except importlib.metadata.PackageNotFoundError:
         raise UserError(f"part-of-speech tags need the package textblob; {install_hint('pos')}") from None
 
@@ -166,19 +169,46 @@ def _coded(lines: Iterable[TaggedLine], by: str, split: str) -> Coded:
 
 
 def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
-    """Return the tags of PatternTagger, from the cache if they were made before: tagging and loading take seconds."""
+    """Return the tags of PatternTagger, from the cache if they were made before: tagging and loading take seconds.
+
+    Warns of a text that seems to be in another language than the tagger's.
+    """
 
     def make(folder: Path) -> None:
-        names, codes = _coded(_tagged(dataset, split, _pattern_tagger()), by, split)
-        write_atomically(folder / "tags.json", json.dumps(names))
+        tagger, lexicon = _pattern_tagger()
+        names, codes = _coded(_tagged(dataset, split, tagger), by, split)
+        made = {"names": names, "unknown_share": _unknown_share(dataset, split, lexicon)}
+        write_atomically(folder / "tags.json", json.dumps(made))
         write_atomically(folder / "tags.codes", codes.astype("<i4").tobytes())
 
     key = json_digest([FORMAT, dataset.fingerprint, split, by])
     entry = disk_cache.fetch(f"tags-{key[:32]}", make)
-    return json.loads(read_small(entry / "tags.json", inside=entry)), np.fromfile(entry / "tags.codes", "<i4")
+    made = json.loads(read_small(entry / "tags.json", inside=entry))
+    if made["unknown_share"] > NOT_ENGLISH:
+        warnings.warn(
+            f"{made['unknown_share']:.0%} of the words of the {split} text are unknown to the part-of-speech tagger, which is "
+            "for English; for another language give a tagger of its own from Python: examine(..., tagger=FUNCTION)",
+            stacklevel=2,
+        )
+    return made["names"], np.fromfile(entry / "tags.codes", "<i4")
 
 
-def _pattern_tagger() -> Tagger:
+def _unknown_share(dataset: Dataset, split: str, lexicon: Container[str]) -> float:
+    """Return the share of a split's words, `<unk>` left out, that are not in a lexicon. Numbers and punctuation are in any."""
+    vocabulary = dataset.vocabulary
+    counts = np.bincount(dataset.splits[split].ids, minlength=len(vocabulary))
+    counts[[index for index in (vocabulary.unknown, vocabulary.index.get(END)) if index is not None]] = 0
+    types = np.flatnonzero(counts)
+    unknown = [
+        any(map(str.isalpha, word)) and word not in lexicon and word.lower() not in lexicon
+        for word in vocabulary.tokens(types)
+    ]
+    return float(counts[types][unknown].sum() / max(1, counts.sum()))
+
+
+def _pattern_tagger() -> tuple[Tagger, Container[str]]:
+    """Return PatternTagger and its lexicon."""
+    from textblob.en import parser
     from textblob.taggers import PatternTagger
 
     tagger = PatternTagger()
@@ -187,4 +217,4 @@ def _pattern_tagger() -> Tagger:
         warnings.simplefilter("ignore", ResourceWarning)
         tagger.tag("a", tokenize=False)
     # Words hold no white space, so split at the spaces between them they come back as they were.
-    return lambda words: [tag for _, tag in tagger.tag(" ".join(words), tokenize=False)]
+    return lambda words: [tag for _, tag in tagger.tag(" ".join(words), tokenize=False)], parser.lexicon
