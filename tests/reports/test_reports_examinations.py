@@ -222,6 +222,30 @@ def test_a_longest_context_that_seems_better_than_all_is_not_decided(folder: Any
     assert f"demo: {said}" in page and "still gains" not in page and "more than 20 tokens" not in page
 
 
+def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folder: Any) -> None:
+    """Its perplexity is the baseline, so it costs nothing by definition."""
+    made = [condition("truncate-50", 0.1, 300, method="truncate", context=50),
+            condition("truncate-100", 0.0, 300, method="truncate", context=100)]  # fmt: skip
+    found = {"context": 100, "low": 50, "high": 100, "more_context_hurts": False}
+    baseline = {"context": 100, "nats": 4.5, "perplexity": math.exp(4.5)}
+    groups = [group("frequency", "frequent", made, effective_context=found, baseline=baseline)]
+    figures = examination("truncate", made, groups=groups, baseline=baseline, maximum_context=100,
+                          effective_context={**found, "threshold_percent": 1.0})  # fmt: skip
+    runs = read(folder({"truncate": figures}))
+    said = "at least 100 tokens, the longest context that was read (95%: 50 to 100 or more)"
+    assert f"  effective context: {said}, within 1% of perplexity" in table(runs.results[0])
+    page = re.sub(r"\s+", " ", render([folder({"truncate": figures}, place="page")], BESIDE))
+    assert f"demo uses {said}" in page and "uses about" not in page and "gains less than 1% from context" not in page
+    [examined] = examined_models([runs])
+    assert sentences.frequency(examined, None) == f"frequent words (33.3% of the targets) need {said}."
+    [curve, _] = examinations.examination_plots(examined.first)
+    assert "≥100" in texts(curve.svg)
+    context = figures["effective_context"]
+    context["low"] = 100
+    again = read(folder({"truncate": figures}, place="certain")).results[0].figures
+    assert again.context_in_words() == "at least 100 tokens, the longest context that was read (95%: 100 or more)"
+
+
 def test_what_was_not_examined_by_class_says_so(folder: Any) -> None:
     made = [condition("drop-distant", 0.1, 300, method="drop-distant", boundary=50, context=100)]
     found = examined_models([read(folder({"drop-distant": examination("drop-distant", made)}))])[0]

@@ -116,6 +116,8 @@ def summary(run: RunResults) -> str:
     words = f.context_in_words()
     if f.effective_context.best is not None or f.undecided():
         return f"{main}; {words}." if main else f"{run.name}: {words}."
+    if f.is_lower_bound():
+        return f"{main}; it uses {words}." if main else f"{run.name} uses {words}."
     about = "" if f.effective_context.context is None else "about "
     of_context = words.replace(" (95", " of context (95") if "(" in words else f"{words} of context"
     return f"{main}; it uses {about}{of_context}." if main else f"{run.name} uses {about}{of_context}."
@@ -264,6 +266,8 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
         least = f"its perplexity is {percent(abs(first.effect_percent))} {side} with only {count(first.context)}"
         if context.context is None:
             use = f"still gains {threshold} or more beyond {count(f.maximum_context)} {f.counted_in}s"
+        elif f.is_lower_bound():
+            use = f"uses {f.context_in_words()}"
         else:
             use = f"gains less than {threshold} from context beyond {f.context_in_words()}"
         parts.append(f"{name} {use}, and {least}")

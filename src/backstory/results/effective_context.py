@@ -57,8 +57,10 @@ class ContextRecord(Record):
     def in_words(self, longest: int, unit: str = "token", full: int | None = None) -> str:
         """Return it in words: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`.
 
-        Where there is none: `more context hurts: best at 5 words (22.5% better than with 100)`. `longest` is the maximum
-        context, `unit` what it is counted in, and `full` the context of the baseline (None: all there is).
+        Where it is the baseline's own context, which is measured from itself: `at least 100 words, the longest context that
+        was read (95%: 50 to 100 or more)`. Where there is none: `more context hurts: best at 5 words (22.5% better than with
+        100)`. `longest` is the maximum context, `unit` what it is counted in, and `full` the context of the baseline (None:
+        all there is).
         """
         if self.best is not None:
             best, percent_better = self.best[0], percent(-self.best[1])
@@ -69,10 +71,18 @@ class ContextRecord(Record):
             low = None if self.interval is None else self.interval[0]
             return f"{more} {unit}s" + ("" if low is None else f" (95%: at least {count(low)})")
         words = f"{count(self.context)} {plural(unit, self.context)}"
+        if self.is_lower_bound(full):
+            words = f"at least {words}, the longest context that was read"
         if self.interval is None:  # an older result, whose interval is of another definition
             return words
-        low, high = (more if end is None else count(end) for end in self.interval)
-        return f"{words} (95%: {low} to {high})"
+        low, high = (more if end is None else f"{count(end)}{' or more' * (end == full)}" for end in self.interval)
+        return (
+            f"{words} (95%: {low})" if low == high and self.is_lower_bound(full) else f"{words} (95%: {low} to {high})"
+        )
+
+    def is_lower_bound(self, full: int | None) -> bool:
+        """Return True if it is the baseline's own context, `full`: nothing longer was read that it could be compared with."""
+        return self.context is not None and self.context == full
 
     def faults(self) -> Iterator[tuple[str, str]]:
         if self.more_context_hurts:

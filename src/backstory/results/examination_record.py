@@ -320,6 +320,11 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
             return f"effective context not decided: no better with {full} than with {longest}"
         return of.effective_context.in_words(self.maximum_context, self.counted_in, of.baseline.context)
 
+    def is_lower_bound(self, group: "TruncationGroup | None" = None) -> bool:
+        """Return True if the effective context is the longest that was read, which stands for all there is."""
+        of = group or self
+        return of.effective_context.is_lower_bound(of.baseline.context)
+
     def undecided(self, group: "TruncationGroup | None" = None) -> bool:
         """Return True if the longest context seems better than the full one, but for chance: neither is known to be enough."""
         of = group or self

@@ -106,7 +106,7 @@ def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: b
         axes.axvspan(low or effective.context, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
     axes.axvline(effective.context, color=colour, linewidth=1, zorder=1)
     if alone:
-        axes.annotate(count(effective.context), (effective.context, 0.62), xytext=(4, 0), va="center",
+        axes.annotate(_context_number(figures), (effective.context, 0.62), xytext=(4, 0), va="center",
                       xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
 
 
@@ -114,8 +114,15 @@ def _context_label(name: str, figures: TruncationFigures) -> str:
     effective = figures.effective_context
     if effective.best is not None:
         return f"{name} best at {count(effective.best[0])}"
-    context = f">{count(figures.maximum_context)}" if effective.context is None else count(effective.context)
-    return f"{name} {context}"
+    return f"{name} {_context_number(figures)}"
+
+
+def _context_number(figures: TruncationFigures) -> str:
+    """Return the effective context, or its bound: `150`, `>1,000`, `≥100`."""
+    context = figures.effective_context.context
+    if context is None:
+        return f">{count(figures.maximum_context)}"
+    return f"{'≥' * figures.is_lower_bound()}{count(context)}"
 
 
 def levels(examinations: Sequence[Examined], published: Published | None, prefix: str) -> Plot | None:

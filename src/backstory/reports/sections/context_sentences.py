@@ -179,16 +179,19 @@ def truncation_groups(examined: Examinations, by: str) -> dict[str, GroupRecord]
 
 
 def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
-    """Return how much context each group of words needs, and of which words more context hurts."""
-    needed, hurt = [], []
+    """Return how much context each group of words needs, and of which words that is not known, or more context hurts."""
+    needed, others = [], []
     for name, group in groups.items():
         if examined.truncation and isinstance(group, TruncationGroup):
             figures = examined.truncation.figures
-            words = figures.context_in_words(group)
-            part = f"{name} ({percent(100 * group.share)} of the targets) {words}"
-            is_known = group.effective_context.best is None and not figures.undecided(group)
-            (needed if is_known else hurt).append(part)
-    return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *hurt])
+            of, words = f"{name} ({percent(100 * group.share)} of the targets)", figures.context_in_words(group)
+            if figures.is_lower_bound(group):
+                others.append(f"{of} need {words}")
+            elif group.effective_context.best is not None or figures.undecided(group):
+                others.append(f"{of} {words}")
+            else:
+                needed.append(f"{of} {words}")
+    return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *others])
 
 
 def _tagged(result: Result[ExaminationFigures]) -> str:
