@@ -226,7 +226,7 @@ def evaluate(
         model: A run's folder, `hf:PATH_OR_NAME`, or a model in memory with its `tokenizer`: a causal language model of
             transformers, or one of Backstory, whose tokenizer is its vocabulary.
         text: A text of your own in place of a split: the path of a file, the text itself (a string with white space that
-            names no file), or a file that is open for bytes.
+            names no file; a single word needs a line break after it), or a file that is open for bytes.
         corpus: A corpus by its name or path in place of the run's own, or a list of several.
         tokenizer: The tokenizer of a model of transformers, or the vocabulary of one of Backstory.
         name: What results call a model in memory; by default the name that it was loaded by, or that of its class.

@@ -48,8 +48,8 @@ _FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
 def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
     """Return a text of one's own as a path, or as a file open for bytes.
 
-    A string is the text itself if it has white space and names no file. Raises UserError for one line that ends like the name
-    of a file that is not there, and for the name of a split, a reader or an experiment.
+    A string is the text itself if it has white space and names no file. Raises UserError for a single word and for one line
+    that ends like the name of a file, if no such file is there, and for the name of a split, a reader or an experiment.
     """
     if not isinstance(text, str):
         return text
@@ -57,10 +57,12 @@ def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
         raise UserError("the text is empty; give a file or a text")
     if os.path.exists(text):
         return Path(text)
-    if not re.search(r"\s", text):
+    is_word = not re.search(r"\s", text)
+    if is_word:
         refuse_name(text)
-        return Path(text)
-    if "\n" not in text and _FILE_NAME.search(text):
+        if os.path.exists(os.path.expanduser(text)):
+            return Path(text)
+    if is_word or ("\n" not in text and _FILE_NAME.search(text)):
         raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
     try:
         return _Text(text.encode())
