@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,13 @@ def test_the_core_of_the_page_trains_and_is_read(backstory: Backstory, folder: P
         folder, "train", "demo", *flags, "--corpus", str(corpus), "--out", "run", "--training.epochs", "1"
     )
     assert trained.returncode == 0, trained.stderr
+    evaluate, report = (shlex.split(command) for command in re.findall(r"`backstory ([^`]*)`", trained.stdout))
+    assert evaluate == ["evaluate", "run", "--plugin", "my_core.py"] and report == ["report", "run"]
+    for command in (evaluate, report):
+        done = backstory(folder, *command)
+        assert done.returncode == 0, done.stderr
+    learned = backstory(folder, "evaluate", "run", "--plugin", "my_core.py", "--reader", "dynamic")
+    assert "`backstory reader statistics run --plugin my_core.py`" in learned.stderr
     read = backstory(folder, "evaluate", "run", "--plugin", "my_core.py", "--reader", "cache")
     assert read.returncode == 0 and "audit       passed" in read.stdout
     assert "core gru" in backstory(folder, "ls", "models", "--plugin=my_core.py").stdout

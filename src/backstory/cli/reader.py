@@ -10,6 +10,7 @@ import tyro
 from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
 from backstory.config.terminal import progress_bar
@@ -173,7 +174,7 @@ def train(arguments: Sequence[str]) -> int:
             opened, base, args.gates, args.training, args.name, skip=args.skip, progress=progress, report=report
         )
     learned = f"learned:network={args.name}"
-    text = f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader {learned}`"
+    text = f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader {learned}{plugin_flags()}`"
     args.show({"file": str(path), "reader": learned, "pieces": len(losses)}, text)
     return 0
 

@@ -12,6 +12,7 @@ from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, pr
 from backstory.cli.short_flags import typed_settings
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.strict import between
 from backstory.config.terminal import make_console
 
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     if folder.best.is_file() and not args.json:
         print(
-            f"`backstory train {pasted(folder.best)}` trains the best, "
+            f"`backstory train {pasted(folder.best)}{plugin_flags()}` trains the best, "
             f"`backstory sweep show {pasted(folder.path)}` shows what mattered"
         )
     return 0

@@ -15,6 +15,7 @@ from backstory.cli.short_flags import errors_as_typed, expanded, typed_settings
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.ignored_settings import warn_ignored
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.process import first_here
 from backstory.config.scores import format_score
 from backstory.config.strict import between
@@ -95,7 +96,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     if first_here() and not args.json:
         run = pasted(out)
-        print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
+        print(
+            f"`backstory evaluate {run}{plugin_flags()}` reads the test split, `backstory report {run}` makes a page of it"
+        )
     return 0
 
 

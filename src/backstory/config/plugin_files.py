@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from backstory.config.errors import UserError, check_name, shown
+from backstory.config.errors import UserError, check_name, pasted, shown
 
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugin files of this process, which the processes that it starts load as well."""
@@ -61,6 +61,13 @@ def load_plugin(file: Path, given_to: str = "--plugin") -> None:
     except UserError:
         del LOADED[str(path)]
         raise
+
+
+def plugin_flags() -> str:
+    """Return the flags of the loaded files, for a command that is printed: ` --plugin my_core.py`; empty without any."""
+    here = Path.cwd()
+    paths = (Path(path) for path in LOADED)
+    return "".join(f" --plugin {pasted(p.relative_to(here) if p.is_relative_to(here) else p)}" for p in paths)
 
 
 def plugin_hashes() -> dict[str, str]:

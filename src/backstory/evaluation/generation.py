@@ -14,6 +14,7 @@ from torch import Tensor
 from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.arguments import checked
 from backstory.config.options import LoadOptions
+from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
@@ -142,7 +143,8 @@ def generate(
         saved = load_reading(session)
         if saved is None:
             raise UserError(
-                f"{session} holds no session; begin one with `backstory read {pasted(run)} --session {pasted(session)}`"
+                f"{session} holds no session; begin one with "
+                f"`backstory read {pasted(run)} --session {pasted(session)}{plugin_flags()}`"
             )
         loaded, made, layers = open_saved(run, saved, reader, *how)
         last = session_state(saved, loaded.vocabulary).last

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, pasted
+from backstory.config.plugin_files import plugin_flags
 from backstory.models import LanguageModel, Precision, Prediction, detach
 from backstory.models.kernels.factored_gradients import whole
 from backstory.readers.base import blocks
@@ -193,7 +194,7 @@ def load_statistics(folder: Path, weights: str, moving: str, run: str) -> Statis
             more, without = f" --corpus NAME{more}", ", or do without them: --reader dynamic:rule=sgd,rate=0.0001"
         raise UserError(
             f"{run} has no statistics of training gradients yet; collect them once with "
-            f"`backstory reader statistics {pasted(run)}{more}`{without}"
+            f"`backstory reader statistics {pasted(run)}{more}{plugin_flags()}`{without}"
         )
     try:
         checkpoint = read_checkpoint(path)

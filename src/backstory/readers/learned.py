@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import UserError, from_dict, pasted, to_dict
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
 from backstory.models.kernels.factored_gradients import AnyGradient
@@ -261,7 +262,7 @@ def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
 
     Raises UserError if there is none of this name, or it is for other `weights` (their hash).
     """
-    path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}`"
+    path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}{plugin_flags()}`"
     if not path.exists():
         names = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
         known = f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else again

@@ -17,7 +17,7 @@ from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_s
 from backstory.config.errors import out_of_memory, pasted
 from backstory.config.free_memory import shown_bytes
 from backstory.config.options import LoadOptions
-from backstory.config.plugin_files import of_plugin
+from backstory.config.plugin_files import of_plugin, plugin_flags
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
@@ -298,7 +298,8 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
         raise UserError(f"{error}; {folder} has no other checkpoint to read with: train it again") from None
     if checkpoint is None:
         raise UserError(
-            f"{folder} has no checkpoint to read with; continue its training: `backstory train {pasted(folder)} --resume`"
+            f"{folder} has no checkpoint to read with; continue its training: "
+            f"`backstory train {pasted(folder)} --resume{plugin_flags()}`"
         )
     config, vocabulary, described = _described(checkpoint)
     saved = checkpoint.tensors["weights"]

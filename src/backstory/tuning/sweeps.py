@@ -12,6 +12,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, to_dict, validate
 from backstory.config.formats import validation
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.process import Stopped, StopRequest
 from backstory.config.scores import IN_BITS
 from backstory.config.small_file import read_small_text
@@ -187,7 +188,7 @@ def _keep_best(folder: SweepFolder, queue: TrialQueue, keep_all: bool, unit: str
         text = read_small_text(folder.recipe(first_of(best)), inside=folder.path)
         head = (
             f"# The best trial of the sweep {folder.path.resolve().name}, number {best.number}: "
-            f"{validation(best.value, unit)}.\n#\n# command:  backstory train {pasted(folder.best)}\n"
+            f"{validation(best.value, unit)}.\n#\n# command:  backstory train {pasted(folder.best)}{plugin_flags()}\n"
         )
         if not folder.best.is_file() or read_small_text(folder.best, inside=folder.path) != head + text:
             write_atomically(folder.best, head + text)
