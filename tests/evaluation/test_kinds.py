@@ -102,12 +102,12 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     (published,) = configure(parse_stack("dynamic"), loaded)
     assert (published.settings, published.origin) == (DynamicSettings(), "default")
     (typed,) = configure(parse_stack("dynamic:segment=9"), loaded)
-    assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "default, given")
+    assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "segment given, others default")
     (path,), tuned = tune_reader(
         run, parse_stack(f"{STEP},segment=7"), "valid", 150, ["rate=0.001,0.02", "decay=0,0.1"]
     )
     (found,) = configure(parse_stack("dynamic:segment=9"), loaded)
-    assert found.origin == "tuned on the first 150 tokens of valid, given"
+    assert found.origin == "segment given, others tuned on the first 150 tokens of valid"
     assert found.settings.segment == 9 and found.settings.rate == tuned.best.rate in (0.001, 0.02)
     assert len(tuned.trials) == 4 and tuned.best.epsilon == 0.01
     assert len(json.loads(path.read_text())["search"]["trials"]) == 4

@@ -58,7 +58,7 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
     named = {key: value for reader in result.readers for key, value in reader["settings"].items()}
     assert here.items() <= named.items()
     assert [r["origin"] for r in result.readers] == [
-        "tuned on the first 80 tokens of valid, given",
+        "rule given, others tuned on the first 80 tokens of valid",
         "tuned on the first 80 tokens of valid",
     ]
     assert [g.name for g in result.gains] == ["static", "dynamic", "tempered"] and result.audit.passed
@@ -87,7 +87,7 @@ def test_a_cache_stays_as_it_is_and_a_temperature_inside_it_is_read_with(run: Pa
             found = read(reader, opened.split.ids[:60], opened.dataset.vocabulary.start).nats
             assert trial.nats == pytest.approx(found, rel=1e-9)
     (_, cache) = configure(stack, load_run(run))[-2:]
-    assert (cache.name, cache.origin) == ("cache", "default, given")
+    assert (cache.name, cache.origin) == ("cache", "window and weight given, others default")
 
 
 def test_the_temperature_alone_comes_from_one_reading(run: Path) -> None:

@@ -294,7 +294,7 @@ def test_what_is_written_is_a_result_and_settings_are_told(run: Path) -> None:
     assert json.loads(path.read_text()) == result.to_dict()
     assert result_from(path.read_text(), "x").label == "explain reading of valid"
     assert result.figures.readers[0].layers == [
-        {"name": "bias", "settings": {"rate": 0.2, "forget": 0.1}, "origin": "default, given"}
+        {"name": "bias", "settings": {"rate": 0.2, "forget": 0.1}, "origin": "forget given, others default"}
     ]
     many = bs.explain(run, "reading", split="valid", passage=tuple(range(60)), **THREE)
     assert len(many.figures.passages) == 60

@@ -139,7 +139,8 @@ class ConfiguredLayer:
     name: str
     settings: Any
     origin: str
-    """`default` or `tuned on ...`, and `given` if some were typed; says if the tuned ones are for the model as trained."""
+    """`default` or `tuned on ...`; `given` if all were typed, and `rate given, others default` if some were; says if the tuned
+    ones are for the model as trained."""
     file: str | None = None
     """The file in the run's folder of readers that tuned settings come from."""
 
@@ -169,7 +170,11 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
                     origin = "default: the tuned settings are for the model as trained"
                 break
         settings = from_dict(kind.settings, saved | typed, f"reader {layer.name}")
-        layers.append(ConfiguredLayer(layer.name, settings, f"{origin}, given" if typed else origin, file))
+        if typed:
+            *first, last = typed
+            given = f"{', '.join(first)} and {last}" if first else last
+            origin = f"{given} given, others {origin}" if vars(settings).keys() - typed.keys() else "given"
+        layers.append(ConfiguredLayer(layer.name, settings, origin, file))
     return tuple(layers)
 
 

@@ -388,9 +388,9 @@ class EvaluationFigures(UnknownTokens, Figures):
     reader: Name
     """The reader: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
     readers: tuple[Json, ...] | None = None
-    """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`; `default, as
-    others are tuned for another addressing`); where weights move also how many (`moving`), the `bytes` held for that, the
-    text of the `statistics`, and of a meta-learner the `base` and how it was `trained`."""
+    """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`, `theta given,
+    others default`; `default: the tuned settings are for the model as trained`); where weights move also how many (`moving`),
+    the `bytes` held for that, the text of the `statistics`, and of a meta-learner the `base` and how it was `trained`."""
     gains: tuple[ReaderScore, ...] | None = None
     """`name`, `nats_per_token` and `perplexity` of the same tokens by the static reader and by each reader of the stack in
     turn; the last is the result."""
