@@ -85,6 +85,7 @@ def test_words_survive_a_round_of_join_and_split(text: str) -> None:
     [
         ("word", r"unknown tokenizer 'word' \(did you mean 'words'\?\)"),
         ("", "unknown tokenizer ''"),
+        ("gpt2", "unknown tokenizer 'gpt2'; use auto, words, .*, bpe:8000, unigram:8000 or a tokenizer.json"),
         ("missing/tokenizer.json", "there is no tokenizer file 'missing/tokenizer.json'"),
         ("x" * 5000, "unknown tokenizer"),
     ],

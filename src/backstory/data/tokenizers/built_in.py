@@ -201,7 +201,7 @@ def tokenizer(name: str, sample: str = "") -> Tokenizer:
     path = Path(os.path.expanduser(name))
     if name and os.path.isfile(path):
         return pieces.from_file(path, sample)
-    known = ", ".join(BUILT_IN)
+    known = ", ".join(("auto", *BUILT_IN, "bpe:8000", "unigram:8000"))
     if path.suffix or os.sep in name:
         raise UserError(f"there is no tokenizer file {name!r}; give the path of a tokenizer.json or one of {known}")
     raise UserError(f"unknown tokenizer {name!r}{nearest(name, BUILT_IN)}; use {known} or a tokenizer.json")
