@@ -161,7 +161,7 @@ def test_what_is_drawn_from_leaves_the_unknown_out(run: Path, folder: Path) -> N
 
 
 def test_the_card_has_the_figures_and_its_code_runs(
-    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     test = bs.evaluate(run).figures
@@ -179,8 +179,12 @@ def test_the_card_has_the_figures_and_its_code_runs(
     trained = json.loads((run / "result.json").read_text())["figures"]
     assert f"{trained['valid_perplexity']:.1f} per word" in card and f"{trained['parameters']:,} parameters" in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    moved = shutil.copytree(run / "export", tmp_path / "moved")
+    monkeypatch.chdir(moved)
     exec(compile(code, "README.md", "exec"), {})
-    assert "the" in capsys.readouterr().out
+    vocabulary = load_run(run).vocabulary
+    frequent = max((w for w in vocabulary.words if w.isalpha()), key=lambda w: vocabulary.counts[vocabulary.index[w]])
+    assert f'tokenizer("{frequent}"' in code and frequent in capsys.readouterr().out
     # An export within a run is no result of it.
     bs.report([run], tmp_path / "report.html")
 

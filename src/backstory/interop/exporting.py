@@ -7,10 +7,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import yaml
 
 from backstory.config import UserError, changes, to_dict
 from backstory.config.arguments import checked
+from backstory.data import Vocabulary
 from backstory.interop.folders import need
 from backstory.models import count_parameters
 from backstory.reports import figures_table, to_markdown, trainings_table
@@ -45,7 +47,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
 
     from backstory.interop.modeling import fast_tokenizer, save_tokenizer
 
-    model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded, out)
+    model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded)
     out.parent.mkdir(parents=True, exist_ok=True)
     # It gets its name once it is complete.
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
@@ -94,8 +96,8 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
     return model.eval()
 
 
-def model_card(run: Run, folder: Path) -> str:
-    """Return the model card in Markdown: the run, the figures of its result files, and how to load it from a folder."""
+def model_card(run: Run) -> str:
+    """Return the model card in Markdown: the run, the figures of its result files, and how to load it from its folder."""
     config, name = run.config, run.folder.resolve().name
     unit = run.vocabulary.tokenizer.unit
     return "\n".join(
@@ -117,10 +119,10 @@ def model_card(run: Run, folder: Path) -> str:
             "```python",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             "",
-            f"folder = {str(folder)!r}",
+            'folder = "."  # the folder of this file',
             "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)",
             "model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)",
-            'tokens = tokenizer("the", return_tensors="pt")',
+            f'tokens = tokenizer("{_prompt(run.vocabulary)}", return_tensors="pt")',
             "written = model.generate(**tokens, max_new_tokens=50, do_sample=True)[0]",
             "print(tokenizer.decode(written, skip_special_tokens=True))",
             "```",
@@ -144,6 +146,12 @@ def model_card(run: Run, folder: Path) -> str:
             "",
         ]
     )
+
+
+def _prompt(vocabulary: Vocabulary) -> str:
+    """Return the most frequent token of the training text that is a word, or a part of one; empty without any."""
+    ranked = np.argsort(-vocabulary.counts, kind="stable").tolist()
+    return next((text for i in ranked if (text := vocabulary.decode([i]).strip()).isalpha()), "")
 
 
 def _figures(folder: Path) -> list[str]:
