@@ -94,6 +94,7 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     assert (shown.code, shown.err) == (0, "")
     assert {line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")} == set(VERBS)
     assert "--plugin FILE" in shown.out
+    assert "(some minutes)" in VERBS["demo"] and "(some minutes)" in command("demo", "--help").out
     assert shown == command()
 
 
@@ -111,6 +112,7 @@ def test_verbs_of_verbs_say_what_each_action_does(verb: str, command: Command) -
     for action in actions:
         assert re.search(rf"^  {action} +\w+( \S+)+", shown.out, re.MULTILINE)
     assert shown.out.split("{")[1].split("}")[0] == ", ".join(actions)
+    assert set(re.findall(r"\w+", VERBS[verb])).issuperset(actions)
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])

@@ -14,7 +14,7 @@ from backstory.config.process import Interrupted, Stopped, first_here, interrupt
 from backstory.config.terminal import failure, printing
 
 VERBS = {
-    "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
+    "demo": "train, read, examine and report a small model on your own Python's documentation (some minutes)",
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
     "read": "read standard input as it arrives, in a session that can be resumed",
@@ -29,7 +29,7 @@ VERBS = {
     "export": "write a trained model for Hugging Face, with its tokenizer and a model card",
     "report": "write one page with the results of run folders",
     "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
-    "data": "download a corpus, or show what it holds (prepare, show)",
+    "data": "download a corpus, show what it holds, or train a tokenizer on it (prepare, show, tokenizer)",
     "referee": "audit and score a predictor of anybody's: a Python object, or a process",
     "recipe": "show, copy or check a recipe (show, copy, check)",
     "benchmark": "measure how fast this machine trains and reads, in about a minute",
