@@ -66,6 +66,15 @@ def test_long_help_shows_the_common_flags_first(verb: str, command: Command) -> 
     assert shown <= 36 and f"Show all flags ({count}; these are {shown})." in short.out
 
 
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_of_a_reader_says_which_is_the_default(verb: str, command: Command) -> None:
+    for setting in settings(*COMMANDS[verb]):
+        if setting.name == "--reader":
+            words = " ".join(command(*verb.split(), "--help-all").out.split())
+            default = "dynamic" if verb in ("reader tune", "reader train") else "static"
+            assert re.search(rf"--reader TEXT .*?(else {default}|{default} \(the default\)|\[{default}\])", words)
+
+
 def test_a_common_flag_is_one_of_its_command() -> None:
     for verb, groups in COMMON.items():
         known = {setting.name for setting in settings(*COMMANDS[verb])}

@@ -40,7 +40,7 @@ class CompressArguments(JsonOutput, LoadOptions):
     save_every: float = between(SAVE_EVERY, 0.0)
     """Seconds between checkpoints; 0: never."""
     reader: UseAppendAction[tuple[str, ...]] = ()
-    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     batch_size: int = between(1, 1)
     """Rows of the file read side by side: faster to decode, and a little longer, as each begins at the model's start."""
     precision: Precision = "float32"

@@ -35,7 +35,7 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
     split: str | None = None  # type: ignore[assignment]
     """train, valid or test (the default)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
-    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     corpus: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
     """A corpus by its name or the path of a file or folder (else that of the run); given more than once: a result for each."""
     collect_statistics: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -41,7 +41,7 @@ class GenerateArguments(JsonOutput, ModelArguments):
     save: tyro.conf.FlagCreatePairsOff[bool] = False
     """Save the text in RUN/sample, for `backstory report`."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Reader of the text as it is generated (`backstory ls readers`); may be given more than once."""
+    """Reader of the text as it is generated (`backstory ls readers`; else static); may be given more than once."""
     session: Path | None = None
     """Continue from the session in this folder, with its reader (`backstory read`); the session is not changed."""
     precision: Precision = "float32"

@@ -32,7 +32,7 @@ class ReadArguments(JsonOutput, ModelArguments):
     """
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Reader (`backstory ls readers`); may be given more than once. A resumed session keeps its own."""
+    """Reader (`backstory ls readers`; else static); may be given more than once. A resumed session keeps its own."""
     session: Path | None = None
     """Save the session in this folder, at the end and in between."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False

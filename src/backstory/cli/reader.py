@@ -30,7 +30,7 @@ class AuditReaderArguments(JsonOutput, CorpusArguments):
     split: str = "valid"
     """train, valid or test."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     places: int | None = between(None, 1)
     """Number of random blocks that are audited; by default 8, more of short blocks, fewer of a larger batch."""
     seed: int | None = between(None, 0)
@@ -62,8 +62,8 @@ class TuneReaderArguments(JsonOutput, CorpusArguments):
     """Search a reader's settings on a split and save the best in the run, where later evaluations find them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """The reader, with the settings that the search starts from: dynamic, cache, dynamic:segment=20. Of several readers the
-    outermost is tuned, or all with --in-turn."""
+    """The reader, with the settings that the search starts from: cache, dynamic:segment=20 (else dynamic). Of several readers
+    the outermost is tuned, or all with --in-turn."""
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)

@@ -360,7 +360,7 @@ class ExplanationOptions(ModelOptions):
     context: int | None = between(None, 0)
     """The most tokens before it that are read (else all)."""
     reader: UseAppendAction[tuple[str, ...]] = ()
-    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     word_score: Literal["corrected", "sum"] = "corrected"
     """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
     precision: Precision = "float32"
