@@ -75,6 +75,19 @@ def test_help_of_a_reader_says_which_is_the_default(verb: str, command: Command)
             assert re.search(rf"--reader TEXT .*?(else {default}|{default} \(the default\)|\[{default}\])", words)
 
 
+@pytest.mark.parametrize("verb", ["train", "sweep run"])
+def test_help_without_a_recipe_says_that_each_sets_its_own(verb: str, command: Command) -> None:
+    said = f"`backstory {verb} demo --help` shows those of demo"
+    without, of_demo = (" ".join(command(*verb.split(), *more, "--help").out.split()) for more in ([], ["demo"]))
+    assert said in without and said not in of_demo
+
+
+def test_help_of_explain_says_what_each_explanation_shows(command: Command) -> None:
+    words = " ".join(command("explain", "cache", "--help").out.split())
+    for name, shows in KINDS["explanations"]().items():
+        assert f"{name}: {shows}" in words
+
+
 def test_a_common_flag_is_one_of_its_command() -> None:
     for verb, groups in COMMON.items():
         known = {setting.name for setting in settings(*COMMANDS[verb])}

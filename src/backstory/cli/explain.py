@@ -14,7 +14,7 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
-from backstory.config.options import CompareOptions, ExplainOptions
+from backstory.config.options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
 from backstory.config.terminal import make_console, progress_bar
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ class ExplainArguments(Output, ExplainOptions):
 
     name: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="NAME", help="The explanation (`backstory ls explanations`)."),
+        tyro.conf.arg(
+            metavar="NAME",
+            help="The explanation. "
+            + "; ".join(f"{name}: {shows}" for name, shows in EXPLANATION_SUMMARIES.items())
+            + ".",
+        ),
     ]
     run: _Run
     find: Literal["success", "failure", "both"] | None = None  # type: ignore[assignment]

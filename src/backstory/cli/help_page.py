@@ -97,7 +97,7 @@ def page(kind: type, verb: str, default: Any, everything: bool) -> str:
     positional, flags = [s for s in known if s.positional], [s for s in known if not s.positional]
     command = " ".join(["backstory", verb, *(s.name for s in positional)])
     common = COMMON.get(verb.removesuffix(" RECIPE"))
-    lines = [f"usage: {command} [FLAGS]", "", *_paragraphs(kind.__doc__ or ""), ""]
+    lines = [f"usage: {command} [FLAGS]", "", *paragraphs(kind.__doc__ or ""), ""]
     if positional:
         lines += [*(line for s in positional for line in _entry(s.name, _text(s))), ""]
     by_name = {s.name: s for s in flags}
@@ -189,7 +189,7 @@ def _entry(name: str, text: str, column: int = COLUMN) -> Iterator[str]:
     yield from (" " * (column + 2) + line for line in lines)
 
 
-def _paragraphs(doc: str) -> Iterator[str]:
+def paragraphs(doc: str) -> Iterator[str]:
     """Yield the paragraphs of a docstring, wrapped, with empty lines between them."""
     for number, paragraph in enumerate(textwrap.dedent(doc).strip().split("\n\n")):
         if number:

@@ -126,7 +126,13 @@ def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: 
     recipe, rest = split_recipe(arguments, verb)
     with errors_as_typed(rest):
         config = with_kinds(recipes.load(recipe), expanded(rest)) if recipe else RunConfig()
-        args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
+        try:
+            args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
+        except help_page.HelpShown:
+            if not recipe:
+                note = f"A recipe has values of its own in place of these: `backstory {verb} demo --help` shows those of demo."
+                print("", *help_page.paragraphs(note), sep="\n")
+            raise
     if not recipe:
         raise UserError(f"name a recipe: `backstory {verb} RECIPE{more}`; `backstory ls recipes` lists them")
     original = recipes.load(recipe)

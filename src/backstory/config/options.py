@@ -371,6 +371,16 @@ class ExplanationOptions(ModelOptions):
     """Read a text even if most of it is outside the vocabulary."""
 
 
+EXPLANATION_SUMMARIES = {
+    "surprisal": "how surprising each word is, what was expected instead, and who expects more",
+    "reading": "what one reader gains on others along a sequence of articles, and where it loses",
+    "buffer": "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
+    "memory": "which words the heads of an external memory read at each word, and how they find their slots",
+    "cache": "where a neural cache looks at each word, what it expects there, and whether it helps",
+}
+"""What each explanation shows, by its name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions(ExplanationOptions):
     """Options of an explanation of a passage."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
-from backstory.config.options import LONGEST_PASSAGE, ExplainOptions, folder_name
+from backstory.config.options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions, folder_name
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.attention import CASES, MASS, CacheCase, buffer, cache, check_buffer, find_case
@@ -50,21 +50,11 @@ class Explainer:
 
 
 EXPLANATIONS = {
-    "surprisal": Explainer("how surprising each word is, what was expected instead, and who expects more", surprisal),
-    "reading": Explainer("what one reader gains on others along a sequence of articles, and where it loses", None),
-    "buffer": Explainer(
-        "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
-        buffer,
-        check=check_buffer,
-    ),
-    "memory": Explainer(
-        "which words the heads of an external memory read at each word, and how they find their slots",
-        memory,
-        check=check_memory,
-    ),
-    "cache": Explainer(
-        "where a neural cache looks at each word, what it expects there, and whether it helps", cache, "cache"
-    ),
+    "surprisal": Explainer(EXPLANATION_SUMMARIES["surprisal"], surprisal),
+    "reading": Explainer(EXPLANATION_SUMMARIES["reading"], None),
+    "buffer": Explainer(EXPLANATION_SUMMARIES["buffer"], buffer, check=check_buffer),
+    "memory": Explainer(EXPLANATION_SUMMARIES["memory"], memory, check=check_memory),
+    "cache": Explainer(EXPLANATION_SUMMARIES["cache"], cache, "cache"),
 }
 
 
