@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ MISTAKES = [
     (f"{TRAIN} --accept everything", r"--accept takes config, corpus or metrics, not everything"),
     (f"{TRAIN} --resume --overwrite", r"--resume and --overwrite cannot be combined; remove one"),
     ("demo --resume --overwrite", r"--resume and --overwrite cannot be combined; remove one"),
-    (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use words"),
+    (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use auto, words"),
     (f"{TRAIN} --model.core.output 5", r"model.core.output must be 7 or none, not 5"),
     (f"{EXAMINE} --json yes", r"--json takes no value"),
     (f"{EVALUATE} --precision float16", r"must be one of auto, float32, bfloat16, not 'float16' \(did you mean"),
@@ -575,3 +576,22 @@ def test_memory_that_runs_out_is_told_in_one_line(
     monkeypatch.setattr("backstory.cli.main._run", run)
     assert main(["read"]) == 2
     assert capsys.readouterr().err.startswith("backstory: there is not enough memory")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("examine run --experiment trunc", r"there is no experiment 'trunc' \(did you mean 'truncate'\?\)"),
+        ("evaluate run --split validation", r"there is no split 'validation'.* there are train, valid, test"),
+        ("evaluate run --reader cahce", r"there is no reader 'cahce' \(did you mean 'cache'\?\)"),
+        ("generate run --reader dynamic+cahce", r"there is no reader 'cahce' \(did you mean 'cache'\?\)"),
+        ("explain cahce run", r"there is no explanation 'cahce' \(did you mean 'cache'\?\)"),
+        ("report run runs/nosuch", r"runs/nosuch does not exist; name the folder of a run"),
+    ],
+)
+def test_a_misspelt_name_is_refused_before_the_work_is_announced(
+    typed: str, said: str, command_at_untouched_desk: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ("torch", "numpy"):  # as in a process that has just begun
+        monkeypatch.delitem(sys.modules, library)
+    assert re.search(said, command_at_untouched_desk(*typed.split()).mistake())

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,11 @@ from backstory.cli import help_page
 from backstory.cli.mistakes import NONE, explain, repetition, takes_all_settings
 from backstory.cli.short_flags import expanded
 from backstory.config import UserError, nearest, pasted, recipes, validate
-from backstory.config.errors import check_utf8
+from backstory.config.errors import check_name, check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
+from backstory.config.plugin_files import LOADED
 from backstory.config.process import first_here
+from backstory.config.renamed import refuse_old_reader
 from backstory.config.terminal import printable_json
 
 T = TypeVar("T")
@@ -116,10 +119,18 @@ def print_json(value: Any) -> None:
     print(printable_json(json.dumps(value, indent=1, allow_nan=False, default=methodcaller("to_dict"))))
 
 
-def announce(work: str, *runs: Path, slow: str = "torch") -> None:
+def announce(
+    work: str,
+    *runs: Path,
+    slow: str = "torch",
+    readers: Sequence[str] = (),
+    splits: Sequence[str | None] = (),
+    experiment: str | None = None,
+) -> None:
     """Say on standard error what a command does, before it loads the library that takes seconds, named by `slow`.
 
-    Raises UserError where a run that it works on is absent.
+    Raises UserError where a run that it works on is absent; before a line is printed, for an unknown reader, split or
+    experiment too.
     """
     for run in runs:
         if str(run).startswith("hf:"):
@@ -127,7 +138,26 @@ def announce(work: str, *runs: Path, slow: str = "torch") -> None:
         else:
             recipes.check_run_exists(run)
     if sys.modules.get(slow) is None and first_here():
+        _check_names(readers, splits, experiment)
         print(f"backstory: {work}", file=sys.stderr)
+
+
+def _check_names(readers: Sequence[str], splits: Sequence[str | None], experiment: str | None) -> None:
+    """Raise UserError for an unknown name, without the registries, which load torch; they know the names of plugins too."""
+    for split in filter(None, splits):
+        from backstory.data.corpora.catalogue import SPLITS
+
+        check_name(split, SPLITS, "split")
+    if LOADED or not (readers or experiment):
+        return
+    from backstory.cli.completion import registered
+
+    for name in re.split(r"\+(?=[a-z])", "+".join(readers)) if readers else ():
+        name = re.split("[:=]", name)[0]
+        refuse_old_reader(name)
+        check_name(name, registered("readers"), "reader", "backstory ls readers")
+    if experiment is not None:
+        check_name(experiment, registered("experiments"), "experiment", "backstory ls experiments")
 
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if out is None and args.json:
         raise UserError("--json and the code cannot both go to standard output; name a file with --out")
 
-    with coding("compressing", args.file, model) as progress:
+    with coding("compressing", args.file, model, args.reader) as progress:
         from backstory.codec import compress
 
         code = compress(
@@ -101,9 +101,9 @@ def named(model: Path | None) -> Path:
 
 
 @contextmanager
-def coding(verb: str, file: str, model: Path) -> Iterator[ProgressCallback]:
+def coding(verb: str, file: str, model: Path, readers: Sequence[str] = ()) -> Iterator[ProgressCallback]:
     """Say what is coded, and show the progress of the block."""
-    announce(f"{verb} {title(file)} with {model}", model)
+    announce(f"{verb} {title(file)} with {model}", model, readers=readers)
     with progress_bar(f"{verb} {title(file)}") as progress:
         yield progress
 

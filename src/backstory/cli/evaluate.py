@@ -68,7 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     if args.text is not None and args.corpus and not args.collect_statistics:  # which are those of a corpus
         raise UserError("a text and --corpus cannot be combined; remove one")
 
-    announce(f"reading {_text_name(args)} with {args.run}", args.run)
+    announce(
+        f"reading {_text_name(args)} with {args.run}", args.run, readers=args.reader, splits=(args.split, args.after)
+    )
     from backstory.results.run_listing import runs_in
 
     runs = runs_in(args.run)

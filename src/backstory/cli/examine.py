@@ -64,7 +64,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.text == "-" and (options.workers or 1) > 1:
         raise UserError("--text - and --workers cannot be combined, as standard input is read once; give a file")
     names = ", ".join(map(str, options.runs))
-    announce(f"examining {options.experiment} of {names}", *options.runs)
+    announce(
+        f"examining {options.experiment} of {names}",
+        *options.runs,
+        readers=options.reader,
+        splits=(options.split,),
+        experiment=options.experiment,
+    )
     with shared([arguments], worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
         examination = examined(options, ranks, bar if ranks.first else None)
     if ranks.first:

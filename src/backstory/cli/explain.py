@@ -13,7 +13,7 @@ import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.cli.evaluate import text_source
-from backstory.config import UserError
+from backstory.config import UserError, check_name
 from backstory.config.options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
 from backstory.config.terminal import make_console, progress_bar
 
@@ -46,7 +46,7 @@ class ExplainArguments(Output, ExplainOptions):
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="NAME",
-            help="The explanation. "
+            help="The explanation; "
             + "; ".join(f"{name}: {shows}" for name, shows in EXPLANATION_SUMMARIES.items())
             + ".",
         ),
@@ -79,7 +79,8 @@ def explain_passage(arguments: Sequence[str]) -> int:
     if args.name == "reading":
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
-    announce(f"explaining {args.name} of {args.run}", args.run)
+    check_name(args.name, EXPLANATION_SUMMARIES, "explanation", "backstory ls explanations")
+    announce(f"explaining {args.name} of {args.run}", args.run, readers=args.reader, splits=(args.split,))
     from backstory import explanations
     from backstory.reports import render_passage
     from backstory.reports.phrases import passage_summary
@@ -100,7 +101,7 @@ def explain_reading(arguments: Sequence[str]) -> int:
     """Compare readers along a stretch of text."""
     args = parse(CompareReadersArguments, arguments, "explain reading")
 
-    announce(f"comparing readers of {args.run}", args.run)
+    announce(f"comparing readers of {args.run}", args.run, readers=args.reader, splits=(args.split,))
     from backstory import explanations
     from backstory.reports import render_comparison
 

@@ -51,7 +51,7 @@ class GenerateArguments(JsonOutput, ModelArguments):
 def main(arguments: Sequence[str]) -> int:
     args = parse(GenerateArguments, arguments, "generate")
 
-    announce(f"loading {args.run}", args.run)
+    announce(f"loading {args.run}", args.run, readers=args.reader)
     from backstory.data.tokenizers.built_in import UNKNOWN
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.resume and args.session is None:
         raise UserError("--resume needs a saved session; say which with --session")
 
-    announce(f"loading {args.run}", args.run)
+    announce(f"loading {args.run}", args.run, readers=args.reader)
     from backstory.config.process import StopRequest
     from backstory.evaluation.session import session
 

@@ -108,7 +108,7 @@ def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
 
 def statistics(arguments: Sequence[str]) -> int:
     args = parse(StatisticsArguments, arguments, "reader statistics")
-    announce(f"collecting statistics of {args.run}", args.run)
+    announce(f"collecting statistics of {args.run}", args.run, splits=(args.split,))
     path, how = collect(args)
     sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
     text = f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}"
@@ -129,7 +129,12 @@ def collect(args: StatisticsArguments) -> "tuple[Path, Collected]":
 def tune(arguments: Sequence[str]) -> int:
     args = parse(TuneReaderArguments, arguments, "reader tune")
 
-    announce(f"tuning {'+'.join(args.reader) or 'dynamic'} for {args.run}", args.run)
+    announce(
+        f"tuning {'+'.join(args.reader) or 'dynamic'} for {args.run}",
+        args.run,
+        readers=args.reader,
+        splits=(args.split,),
+    )
     from backstory.readers.registry import parse_stack, stack_name
     from backstory.tuning.preparation import progress_unit, search_record, tune_reader
 
@@ -147,7 +152,7 @@ def tune(arguments: Sequence[str]) -> int:
 def train(arguments: Sequence[str]) -> int:
     args = parse(TrainReaderArguments, arguments, "reader train")
 
-    announce(f"training {args.name} for {args.run}", args.run)
+    announce(f"training {args.name} for {args.run}", args.run, readers=(args.reader,), splits=(args.split,))
     from backstory.config.scores import perplexity
     from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
@@ -201,7 +206,12 @@ def audit(arguments: Sequence[str]) -> int:
     """Audit the reader; return exit code 1 if it fails."""
     args = parse(AuditReaderArguments, arguments, "reader audit")
 
-    announce(f"auditing {'+'.join(args.reader) or 'static'} of {args.run}", args.run)
+    announce(
+        f"auditing {'+'.join(args.reader) or 'static'} of {args.run}",
+        args.run,
+        readers=args.reader,
+        splits=(args.split,),
+    )
     from backstory.evaluation.evaluation import audit_reader
     from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name

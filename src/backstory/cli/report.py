@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
-from backstory.config import UserError, pasted
+from backstory.config import UserError, pasted, recipes
 
 ENDINGS = (".html", ".md", ".tex", ".csv")
 """Endings of what a report can be written to."""
@@ -45,13 +45,16 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
     if page := next((run for run in args.runs if run.suffix in ENDINGS and not run.is_dir()), None):
         raise UserError(f"{page} is not a run folder; the file to write is given as `--out {pasted(page)}`")
+    from backstory.storage.provenance import RESULT
+
+    folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
+    for folder in folders:
+        recipes.check_results_exist(folder)
     announce(f"writing {args.out}", slow="numpy")
     from backstory.papers.paper import published_examinations
     from backstory.reports import write
     from backstory.results.run_listing import reported_runs
-    from backstory.storage.provenance import RESULT
 
-    folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
     runs = reported_runs(folders)
     write(runs, args.out, args.overwrite, published_examinations(), args.figures)
     args.show({"page": str(args.out), "runs": list(map(str, runs))}, str(args.out))

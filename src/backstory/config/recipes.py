@@ -153,6 +153,16 @@ def check_run_exists(folder: Path) -> None:
         raise UserError(train + (f"; a model of Hugging Face is named hf:{folder}" if on_hub else ""))
 
 
+def check_results_exist(folder: Path) -> None:
+    """Raise UserError where there is no folder that could hold results."""
+    if folder.is_dir():
+        return
+    if str(folder).startswith("hf:"):
+        raise UserError(f"{folder} is a model; name the folder of its results, which --out kept")
+    problem = "is not a folder" if folder.exists() else "does not exist"
+    raise UserError(f"{folder} {problem}; name the folder of a run")
+
+
 def check_source_exists(source: str) -> None:
     """Raise UserError where `hf:SOURCE` is neither a folder nor can be a name on the hub."""
     folder = Path(os.path.expanduser(source))

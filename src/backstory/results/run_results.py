@@ -16,6 +16,7 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
+from backstory.config.recipes import check_results_exist
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
@@ -80,11 +81,7 @@ def read(folder: Path) -> RunResults:
     A file that is damaged, lacks a figure, has an unknown schema number or is a link out of the folder is `unread`. Raises
     UserError for a folder that is absent, holds no results, or none that can be read.
     """
-    if not folder.is_dir():
-        if str(folder).startswith("hf:"):
-            raise UserError(f"{folder} is a model; name the folder of its results, which --out kept")
-        problem = "is not a folder" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {problem}; name the folder of a run")
+    check_results_exist(folder)
     paths = [p for p in (folder / RESULT, *sorted(folder.glob(f"*/{RESULT}"))) if os.path.lexists(p)]
     if not paths:
         raise UserError(f"{folder} has no results; run `backstory train` or `backstory evaluate` first")
