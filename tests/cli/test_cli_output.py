@@ -199,6 +199,19 @@ def test_a_second_signal_changes_nothing(
     assert call("ls") == (128 + first, "backstory: interrupted\n")
 
 
+def test_a_training_that_is_interrupted_early_says_that_nothing_was_saved(
+    call: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    said = "backstory: interrupted before anything was saved; start again\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("backstory.training.fit.prepare", prepared)
+        assert call(*TRAIN) == (128 + signal.SIGTERM, said)
+    assert call(*TRAIN)[0] == 0  # as it says
+
+
 def test_a_later_signal_ends_what_does_not_end_but_with_the_first_code(monkeypatch: pytest.MonkeyPatch) -> None:
     handler, now = Interrupts(), [100.0]
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])

@@ -1,7 +1,9 @@
 """`backstory train RECIPE [...]`: train a model; a flag with the dotted name of a setting overrides the recipe."""
 
 import dataclasses
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +18,7 @@ from backstory.config import RunConfig, UserError, from_dict, pasted, plural, re
 from backstory.config.errors import check_utf8
 from backstory.config.ignored_settings import warn_ignored
 from backstory.config.plugin_files import plugin_flags
-from backstory.config.process import first_here
+from backstory.config.process import Interrupted, Stopped, first_here
 from backstory.config.scores import format_score
 from backstory.config.strict import between
 
@@ -81,25 +83,41 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.data.corpora.catalogue import check_is_there
 
     check_is_there(args.config.text.corpus)
-    run_training(
-        args.config,
-        out,
-        mode,
-        data_dir=args.data_dir,
-        accept=frozenset(args.accept),
-        track=args.track,
-        init_from=args.init_from,
-        allow_equal_splits=args.allow_equal_splits,
-        threads=args.threads,
-        workers=args.workers,
-        as_json=args.json,
-    )
+    with _early_interruption(out):
+        run_training(
+            args.config,
+            out,
+            mode,
+            data_dir=args.data_dir,
+            accept=frozenset(args.accept),
+            track=args.track,
+            init_from=args.init_from,
+            allow_equal_splits=args.allow_equal_splits,
+            threads=args.threads,
+            workers=args.workers,
+            as_json=args.json,
+        )
     if first_here() and not args.json:
         run = pasted(out)
         print(
             f"`backstory evaluate {run}{plugin_flags()}` reads the test split, `backstory report {run}` makes a page of it"
         )
     return 0
+
+
+@contextmanager
+def _early_interruption(out: Path) -> Iterator[None]:
+    """Let the message of a signal say so, if the training in the block had saved nothing. Raises Stopped."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        from backstory.storage.manifest import CHECKPOINTS
+
+        if (out / CHECKPOINTS).exists():
+            raise
+        again = "go on with the same command and --resume" if (out / recipes.CONFIG).is_file() else "start again"
+        number = stop.signal if isinstance(stop, Interrupted) else signal.SIGINT
+        raise Stopped(f"interrupted before anything was saved; {again}", number) from None
 
 
 def check_resumable(run: str) -> None:
