@@ -1,5 +1,6 @@
 """`backstory reader`: from a trained run to readings that adapt, and what goes wrong on the way."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -10,9 +11,19 @@ from cheats import GoldCache
 from commands import Command, tree
 
 from backstory.config import terminal as progress
+from backstory.config.readers import CacheSettings
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.runs.run import load_run, weights_hash
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaked(CacheSettings):
+    """Settings of a cache that is sure of the last word like this one."""
+
+    theta: float = 3.0
+    weight: float = 0.99
+
 
 STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"
 
@@ -40,6 +51,24 @@ def test_statistics_that_a_reading_needs_are_collected_in_the_same_command(
     ) and "statistics of training gradients are in" in done.err
     again = command(*reading)
     assert json.loads(again.out)["figures"]["gains"] == json.loads(done.out)["figures"]["gains"]
+
+
+def test_a_reader_that_is_worse_for_want_of_tuning_says_how_to_tune_it(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A cache whose default settings make any text worse: all weight on the nearest word.
+    kind = dataclasses.replace(READERS["cache"], settings=Peaked)
+    monkeypatch.setitem(READERS, "cache", kind)
+    said = f"`backstory reader tune {run_copy} --reader cache` finds better ones"
+    assert (
+        f"  untuned     cache makes it worse with its default settings; {said}"
+        in command("evaluate", run_copy, "--reader", "cache").out
+    )
+    Path("own.txt").write_text(" ".join(filter(str.isalpha, load_run(run_copy).vocabulary.words)) + "\n")
+    assert said in command("evaluate", run_copy, "own.txt", "--reader", "cache").out
+    assert "untuned" not in command("evaluate", run_copy, "--reader", "cache:weight=0.01,theta=0.1").out
+    assert command("reader", "tune", run_copy, "--reader", "cache", "--tokens", "100").code == 0
+    assert "untuned" not in command("evaluate", run_copy, "--reader", "cache").out
 
 
 def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
-from backstory.config import UserError, plural
+from backstory.config import UserError, pasted, plural
 from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions, options_in_words
+from backstory.config.plugin_files import plugin_flags
 from backstory.config.scores import IN_BITS, format_score
 from backstory.config.terminal import make_console, one_line, progress_bar
 
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(runs) > 1:
         return _evaluate_all(args, runs)
     result = _evaluate(args, args.options(), runs[0])
-    args.show(result, lambda: describe(result, args.single_corpus) if args.text is None else summary(result))
+    args.show(result, lambda: _described(args, result, runs[0]))
     return _exit_code([result])
 
 
@@ -87,6 +88,12 @@ def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
     """Return 1 if an audit failed, unless a control's: the work was done, and its figures are none to quote."""
     failed = [one.figures for one in results if one.figures.audit is not None and not one.figures.audit.passed]
     return int(any(not _control(figures) for figures in failed))
+
+
+def _described(args: EvaluateArguments, result: "Result[EvaluationFigures]", run: Path) -> str:
+    """Return a result as lines of text, with the command that tunes its readers where one is worse for want of that."""
+    text = describe(result, args.single_corpus) if args.text is None else summary(result)
+    return "\n".join([text, *untuned(result.figures, run, args.single_corpus)])
 
 
 def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Result[EvaluationFigures]":
@@ -156,10 +163,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
             continue
         results.append(result)
         if not args.json:
-            print(
-                f"{run}: {summary(result)}" if args.text is not None else describe(result, args.single_corpus),
-                flush=True,
-            )
+            print(f"{run}: " * (args.text is not None) + _described(args, result, run), flush=True)
     if args.json:
         print_json(results)
     if left_out:
@@ -347,6 +351,28 @@ def gate_lines(figures: "EvaluationFigures") -> list[str]:
         f"{gate.best_constant_perplexity:.2f}",
         f"  temperature {by_temperature}",
     ]
+
+
+def untuned(figures: "EvaluationFigures", run: Path, corpus: str | None = None) -> list[str]:
+    """Return a line for each reader with default settings that is worse than the readers inside it: how to tune it."""
+    from backstory.readers import READERS
+    from backstory.readers.registry import parse_stack, stack_name
+
+    scores = {score.name: score.perplexity for score in figures.gains or ()}
+    origins = {reader["name"]: reader.get("origin") for reader in figures.readers or ()}
+    stack, lines = parse_stack(figures.reader), []
+    for depth, layer in enumerate(stack):
+        inner = scores.get(stack[depth - 1].name if depth else "static")
+        if layer.name == "static" or inner is None or scores.get(layer.name, inner) <= inner:
+            continue
+        if READERS[layer.name].tunable and origins.get(layer.name) == "default":
+            reader = pasted(stack_name(stack[: depth + 1]))
+            of = "" if corpus is None else f" --corpus {pasted(corpus)}"
+            command = f"backstory reader tune {pasted(run)} --reader {reader}{of}{plugin_flags()}"
+            lines.append(
+                f"  untuned     {layer.name} makes it worse with its default settings; `{command}` finds better ones"
+            )
+    return lines
 
 
 def gains(figures: "EvaluationFigures") -> list[str]:
