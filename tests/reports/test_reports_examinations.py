@@ -151,12 +151,12 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
         "(ptb): content +65%, as many at random +17%, function +15%."
     )
     assert sentences.local_order(found, BESIDE) == (
-        "Perplexity after changing 20 tokens that begin so many tokens away: shuffling +49.2% at 1, less than 1% from 50 "
-        "on, reversing +61.6% at 1, less than 1% from 50 on; Khandelwal et al. 2018, figure 2a (ptb): order matters among "
-        "the nearest 20 tokens."
+        "Perplexity when 20 tokens of the context are changed, by the number of tokens between them and the predicted token: "
+        "shuffled +49.2% at 1 and less than 1% from 50 on, reversed +61.6% at 1 and less than 1% from 50 on; Khandelwal et "
+        "al. 2018, figure 2a (ptb): order matters among the nearest 20 tokens."
     )
     far = sentences.global_order(found, None)
-    assert "replacing +395.3% at 1, less than 1% from 200 on." in far and "Khandelwal" not in far
+    assert "replaced +395.3% at 1 and less than 1% from 200 on." in far and "Khandelwal" not in far
     assert sentences.copied(found, BESIDE) == (
         "Perplexity of words by where they came before: near +10.5% without the word itself and +3.0% without the distant "
         "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
@@ -169,6 +169,16 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
         "near +22%, far +28%; 36% of the text not in its window."
     )
     assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in sentences.speech(found, BESIDE)
+
+
+def test_a_sentence_on_one_boundary_says_its_effect_once(folder: Any) -> None:
+    one = examination("shuffle", permuted("shuffle")["conditions"][:1])
+    (found,) = examined_models([read(folder({"shuffle": one}, corpus="texts"))])
+    assert sentences.local_order(found, None).endswith("the predicted token: shuffled +49.2% at 1.")
+    assert f"{BESIDE.model}: it was not measured on this text (texts); " in sentences.comparability(found, BESIDE)
+    small = examination("shuffle", permuted("shuffle", scale=0.001)["conditions"][:4])
+    (found,) = examined_models([read(folder({"shuffle": small}, place="small"))])
+    assert sentences.local_order(found, None).endswith("the predicted token: shuffled less than 1% from 1 on.")
 
 
 HURTS = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": True, "best_length": 5,
@@ -294,7 +304,12 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
     (found,) = examined_models([read(folder(other, "other", "stdlib"))])
     said = sentences.comparability(found, BESIDE)
-    for part in ("the text is stdlib", "it reads words, and this model pieces", "test split", "read by cache:window=9"):
+    for part in (
+        "it was not measured on this text (stdlib)",
+        "it reads words, and this model pieces",
+        "test split",
+        "read by cache:window=9",
+    ):
         assert part in said
     assert "figure 3 (ptb, another text): content +65%" in sentences.dropped(found, BESIDE)
     (plot,) = examinations.examination_plots(found.first, BESIDE)
@@ -311,7 +326,7 @@ def test_a_text_in_lower_case_is_another(folder: Any) -> None:
 
     lower = of_config(True)
     assert lower.corpus == "ptb in lower case"
-    assert "the text is ptb in lower case" in sentences.comparability(lower, BESIDE)
+    assert "it was not measured on this text (ptb in lower case)" in sentences.comparability(lower, BESIDE)
     assert of_config(False).corpus == "ptb"
 
 
@@ -485,7 +500,7 @@ def test_an_experiment_that_describes_its_picture_is_drawn_as_lines(run: Any, ma
     result = made.result("examination", examination("mask", conditions, picture=MASK | {"by": None}))
     found = result_from(json.dumps(result), "x")
     sentence = (
-        "Perplexity after masking: all words +22.1% at 5, less than 1% from 100 on; every other +10.5% at 5, less"
+        "Perplexity after masking: all words +22.1% at 5 and less than 1% from 100 on; every other +10.5% at 5 and"
     )
     (said,) = examinations.examination_sentences(found, BESIDE)
     assert said.startswith(sentence)

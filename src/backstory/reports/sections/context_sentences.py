@@ -113,7 +113,7 @@ def boundary_of(condition: EffectRecord) -> int:
 
 
 Sentence = Callable[[Examinations, Published | None], str]
-CHANGES = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
+CHANGES = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Tags of figure 1d; those of the Penn Treebank that begin so."""
 CLASSES = {"near": "near", "far": "far", "none": "not before"}
@@ -207,14 +207,16 @@ def _tagged(result: Result[ExaminationFigures]) -> str:
 def local_order(examined: Examinations, published: Published | None) -> str:
     """Describe figure 2a: what the order of near words is worth."""
     unit = examined.counted_in()
-    return _order(examined, "local", f"20 {unit}s that begin so many {unit}s away",
+    changed = f"20 {unit}s of the context are changed, by the number of {unit}s between them and the predicted {unit}"
+    return _order(examined, "local", changed,
                   _printed(published, "2a", examined.corpus, ["local-order"],
                            "order matters among the nearest {} tokens"))  # fmt: skip
 
 
 def global_order(examined: Examinations, published: Published | None) -> str:
     """Describe figure 2b: what the order and the identity of far words are worth."""
-    return _order(examined, "global", f"all {examined.counted_in()}s that are farther away than so many",
+    changed = f"all but the nearest {examined.counted_in()}s of the context are changed, by the number that stay"
+    return _order(examined, "global", changed,
                   _printed(published, "2b", examined.corpus, ["global-order"],
                            "beyond {} tokens other words matter, another order does not"))  # fmt: skip
 
@@ -225,17 +227,20 @@ def _order(examined: Examinations, span: str, changed: str, printed: str) -> str
         result = examined.results.get(experiment)
         if conditions := result.figures.conditions_with(span=span) if result else []:
             costs.append(f"{change} {_by_boundary(conditions)}")
-    return _joined(f"Perplexity after changing {changed}: {', '.join(costs)}", printed)
+    return _joined(f"Perplexity when {changed}: {', '.join(costs)}", printed)
 
 
 def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
-    """Return the cost at the nearest boundary, and from where on it is small: `+12.3% at 5, less than 1% from 100 on`."""
+    """Return the cost at the nearest boundary, and from where on it is small: `+12.3% at 5 and less than 1% from 100 on`."""
     ordered = sorted(conditions, key=boundary_of)
     nearest, farthest, end = ordered[0], ordered[-1], small_from(conditions)
-    on = f"less than {SMALL:g}% from {count(end)} on"
+    first = f"{raised(nearest)} at {count(boundary_of(nearest))}"
+    if len(ordered) == 1:
+        return first
     if end is None:
-        on = f"{raised(farthest)} at {count(boundary_of(farthest))}"
-    return f"{raised(nearest)} at {count(boundary_of(nearest))}, {on}"
+        return f"{first} and {raised(farthest)} at {count(boundary_of(farthest))}"
+    small = f"less than {SMALL:g}% from {count(end)} on"
+    return small if end == boundary_of(nearest) else f"{first} and {small}"
 
 
 def pictured(figures: PicturedFigures) -> str:
@@ -335,7 +340,7 @@ def comparability(examined: Examinations, published: Published) -> str:
     if same and same.same:
         differs = [f"its perplexity is {same.values[0]:g} ({same.corpus}) and this model’s {formats.perplexity(level)}"]
     else:
-        differs = [f"the text is {examined.corpus}, which it was not measured on"]
+        differs = [f"it was not measured on this text ({examined.corpus})"]
     if f.unit != "word":
         differs.append(f"it reads words, and this model {plural(f.unit)}")
     if f.split not in ("valid", "validation"):
