@@ -56,6 +56,27 @@ def test_what_was_never_run_says_what_it_costs(rows: list[EvidenceRow]) -> None:
     assert small.verdict == "not run: mos-snb, 0.9 core-hours stated"
 
 
+def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
+    buffers, dual = paper("span-buffer"), paper("dual")
+    models, columns = ("awd-lstm", "mos", "mos-ps", "mos-ps-at"), ("valid", "test", "valid-dynamic", "test-dynamic")
+    gains = [
+        buffers.values[f"{corpus}-{model}-{column}"].value - buffers.values[f"{corpus}-{model}-snb-{column}"].value
+        for corpus in ("ptb", "wikitext-2")
+        for model in models
+        for column in columns
+    ]
+    below = sorted(round(gain, 2) for gain in gains if gain <= 2)
+    said = next(item.published for item in buffers.items if "two points" in item.sentence)
+    numbers = len(gains) - len(below), len(gains), below[0], below[-1]
+    assert said == "in {} of the {} cells of its tables; the others have {} to {}".format(*numbers)
+    plain = [
+        dual.values[f"ptb-{module}-test"].value - dual.values[f"ptb-dual-{module}-test"].value
+        for module in ("lstm", "dlstm", "mdlstm")
+    ]
+    said = next(item.published for item in dual.items if "more complex" in item.sentence)
+    assert said.startswith("gains of {:.2f}, {:.2f} and {:.2f} for LSTM, ".format(*plain))
+
+
 def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> None:
     [read] = [row for row in rows if row.item == "table 1: ptb awd-lstm" and row.scale == "full" and row.ours != "–"]
     assert (read.protocol, read.seeds) == ("no: 60 + 25 for 500 + 500 epochs", "1")
