@@ -63,6 +63,9 @@ def test_one_process_examines_models_from_elsewhere_and_on_gpus(machine: pytest.
     machine.setattr(examine, "GRAPHICS", (str(tmp_path / "gpu"),))
     assert count(tmp_path) == 1
     assert count(tmp_path, "--device", "cpu") == 8
+    assert count(tmp_path, "--device", "cpu", "--text", "-") == 1
+    machine.setattr(examine.sys, "platform", "darwin")
+    assert count(tmp_path, "--device", "cpu") == 1 and count(tmp_path, "--workers", "2") == 2
 
 
 def test_the_environment_comes_first(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class ExamineArguments(JsonOutput, ExamineOptions):
     text: str | None = None
     """A text file of your own to read, or - for standard input, in place of a split."""
     workers: int | None = between(None, 1, MOST_WORKERS)
-    """Processes that share the targets (else one per CPU core for a run; one on a GPU, for hf:..., or with OMP_NUM_THREADS)."""
+    """Processes that share the targets (else one per core for a run on a CPU, on Linux; one for hf:..., or with OMP_NUM_THREADS)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,17 +87,14 @@ def worker_count(options: ExamineArguments) -> int:
         return started
     if options.workers is not None:
         return options.workers
-    on_cpu = options.device == "cpu" or (options.device == "auto" and not _may_have_gpu())
-    on_cpu = on_cpu and options.text != "-"  # which one process alone can read
-    if not on_cpu or "OMP_NUM_THREADS" in os.environ or not all(run.is_dir() for run in options.runs):
+    on_cpu = options.device == "cpu" or (options.device == "auto" and not any(map(os.path.exists, GRAPHICS)))
+    on_cpu = on_cpu and sys.platform.startswith("linux")  # elsewhere they were not tried
+    typed = options.text == "-"  # which one process alone can read
+    if typed or not on_cpu or "OMP_NUM_THREADS" in os.environ or not all(run.is_dir() for run in options.runs):
         return 1
     free = available_memory()
     fitting = cpu_cores() if free is None else int(free / 2**30 / (options.memory + FOR_TORCH))
     return max(1, min(cpu_cores(), fitting))
-
-
-def _may_have_gpu() -> bool:
-    return sys.platform == "win32" or any(map(os.path.exists, GRAPHICS))
 
 
 @contextmanager
