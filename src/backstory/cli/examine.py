@@ -46,7 +46,7 @@ class ExamineArguments(JsonOutput, ExamineOptions):
     text: str | None = None
     """A text file of your own to read, or - for standard input, in place of a split."""
     workers: int | None = between(None, 1, MOST_WORKERS)
-    """Processes that share the targets (else one per core for a run on a CPU, on Linux; one for hf:..., or with OMP_NUM_THREADS)."""
+    """Processes that share the targets (else for a run on a CPU one per core, on Linux and without OMP_NUM_THREADS)."""
 
 
 def main(arguments: Sequence[str]) -> int:

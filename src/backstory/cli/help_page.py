@@ -57,8 +57,8 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "examine": {
         "experiment": ("--experiment", "--targets", "--maximum-context", "--context", "--by", "--reader", "--seed"),
-        "text": ("--split", "--data-dir", "--corpus"),
-        "result": ("--json", "--out", "--device"),
+        "text": ("--split", "--text", "--data-dir", "--corpus"),
+        "result": ("--json", "--out", "--workers", "--device"),
     },
     "explain": {
         "passage": ("--split", "--text", "--at", "--words", "--find"),
