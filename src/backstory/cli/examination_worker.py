@@ -9,11 +9,10 @@ from backstory.jobs.ranks import joined
 from backstory.jobs.worker import serve
 
 
-def work(commands: Sequence[Sequence[str]]) -> None:
-    """Take part in the examinations of these command lines, one after the other."""
+def work(arguments: Sequence[str]) -> None:
+    """Take part in the examination of a command line."""
     with joined() as ranks:
-        for command in commands:
-            examined(parse(ExamineArguments, command, "examine"), ranks)
+        examined(parse(ExamineArguments, arguments, "examine"), ranks)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         splits=(options.split,),
         experiment=options.experiment,
     )
-    with shared([arguments], worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
+    with shared(arguments, worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
         examination = examined(options, ranks, bar if ranks.first else None)
     if ranks.first:
         options.show(examination, lambda: f"{examination.table()}\n{findings(examination)}")
@@ -98,14 +98,14 @@ def worker_count(options: ExamineArguments) -> int:
 
 
 @contextmanager
-def shared(commands: Sequence[Sequence[str]], workers: int) -> Iterator["Ranks"]:
-    """Share the examinations of these command lines, made one after the other in the block, among so many processes.
+def shared(arguments: Sequence[str], workers: int) -> Iterator["Ranks"]:
+    """Share the examination of a command line, made in the block, among so many processes.
 
     Each of several processes has one thread, or OMP_NUM_THREADS. Yields the rank of this one. Raises UserError when another
     ends before its time.
     """
-    listed = {"commands": [list(command) for command in commands]}
-    with hosted(workers, threads(), WORKER, listed, lambda: "give the same command again") as meeting:
+    command = {"arguments": list(arguments)}
+    with hosted(workers, threads(), WORKER, command, lambda: "give the same command again") as meeting:
         import torch
 
         from backstory.jobs.ranks import joined
