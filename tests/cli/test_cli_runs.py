@@ -210,10 +210,10 @@ def test_examine_prints_what_it_writes(command: Command, run_copy: Path) -> None
     assert figures == result["figures"]
     lines = shown.out.splitlines()
     assert lines[0].startswith("run, valid split, 30 targets; with all context perplexity ")
-    assert [line.split()[0] for line in lines[2:5]] == ["5", "10", "20"]
+    assert [line.split()[0] for line in lines[2:6]] == ["5", "10", "13", "20"]
     context = figures_from("examination", figures).context_in_words()  # type: ignore[attr-defined]
-    assert lines[5] == f"  effective context: {context}, within 1% of perplexity"
-    assert lines[6] == "  by frequency, effects in nats:"
+    assert lines[6] == f"  effective context: {context}, within 1% of perplexity"
+    assert lines[7] == "  by frequency, effects in nats:"
     shown = command("examine", "run", *small, "--reader", "cache")
     assert shown.out.startswith("run, valid split, cache reader, 30 targets; with all context perplexity ")
     remembered = written(run_copy / "examine-truncate-valid-cache")["figures"]
