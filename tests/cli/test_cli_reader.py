@@ -59,7 +59,7 @@ def test_a_reader_that_is_worse_for_want_of_tuning_says_how_to_tune_it(
     # A cache whose default settings make any text worse: all weight on the nearest word.
     kind = dataclasses.replace(READERS["cache"], settings=Peaked)
     monkeypatch.setitem(READERS, "cache", kind)
-    said = f"`backstory reader tune {run_copy} --reader cache` finds better ones"
+    said = f"`backstory reader tune {run_copy} --reader cache` tunes it"
     assert (
         f"  untuned     cache makes it worse with its default settings; {said}"
         in command("evaluate", run_copy, "--reader", "cache").out

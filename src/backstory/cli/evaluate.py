@@ -163,7 +163,8 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
             continue
         results.append(result)
         if not args.json:
-            print(f"{run}: " * (args.text is not None) + _described(args, result, run), flush=True)
+            named = "" if args.text is None else f"{run}: "
+            print(named + _described(args, result, run), flush=True)
     if args.json:
         print_json(results)
     if left_out:
@@ -369,9 +370,7 @@ def untuned(figures: "EvaluationFigures", run: Path, corpus: str | None = None) 
             reader = pasted(stack_name(stack[: depth + 1]))
             of = "" if corpus is None else f" --corpus {pasted(corpus)}"
             command = f"backstory reader tune {pasted(run)} --reader {reader}{of}{plugin_flags()}"
-            lines.append(
-                f"  untuned     {layer.name} makes it worse with its default settings; `{command}` finds better ones"
-            )
+            lines.append(f"  untuned     {layer.name} makes it worse with its default settings; `{command}` tunes it")
     return lines
 
 
