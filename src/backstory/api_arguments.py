@@ -14,9 +14,9 @@ from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
 from backstory.config.options import ExamineOptions
+from backstory.config.schema import SPLITS
 from backstory.context import EXPERIMENTS
 from backstory.data import Vocabulary
-from backstory.data.corpora.catalogue import SPLITS
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.models import LanguageModel
 from backstory.readers import READERS

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backstory.config.errors import UserError
-from backstory.config.schema import TextConfig
+from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import CORPORA, find, prepare
-from backstory.data.corpora.catalogue import SPLITS, Corpus, articles
+from backstory.data.corpora.catalogue import Corpus, articles
 from backstory.data.corpora.text_files import text_blocks
 
 

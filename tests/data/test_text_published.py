@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.config.errors import UserError
-from backstory.config.schema import TextConfig
+from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import CORPORA, PUBLISHED, fetch, find, prepare
-from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.corpora.download import ExpectedFile, _Redirects, unpack
 from backstory.data.corpora.text_files import raw_blocks
 

@@ -11,9 +11,10 @@ import numpy as np
 from calling import Hung, within
 
 from backstory.config import TextConfig, UserError
+from backstory.config.schema import SPLITS
 from backstory.data import Dataset, Split, prepare
 from backstory.data.corpora import text_files
-from backstory.data.corpora.catalogue import SPLITS, find
+from backstory.data.corpora.catalogue import find
 from backstory.data.corpora.text_files import text_blocks
 from backstory.data.corpora.unpacking import TextReader
 from backstory.data.tokenizers import vocabulary

@@ -26,6 +26,7 @@ from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.plugin_files import LOADED
 from backstory.config.process import first_here
 from backstory.config.renamed import refuse_old_reader
+from backstory.config.schema import SPLITS
 from backstory.config.terminal import printable_json
 
 T = TypeVar("T")
@@ -145,8 +146,6 @@ def announce(
 def _check_names(readers: Sequence[str], splits: Sequence[str | None], experiment: str | None) -> None:
     """Raise UserError for an unknown name, without the registries, which load torch; they know the names of plugins too."""
     for split in filter(None, splits):
-        from backstory.data.corpora.catalogue import SPLITS
-
         check_name(split, SPLITS, "split")
     if LOADED or not (readers or experiment):
         return

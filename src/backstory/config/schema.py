@@ -7,6 +7,9 @@ from backstory.config.cores import CoreConfig, LSTMConfig
 from backstory.config.errors import UserError
 from backstory.config.strict import between, probability
 
+SPLITS = ("train", "valid", "test")
+"""The splits of a corpus, in the order in which they are prepared."""
+
 
 @dataclass(frozen=True)
 class RecallConfig:

@@ -14,12 +14,12 @@ import numpy as np
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError
 from backstory.config.renamed import first_settings
-from backstory.config.schema import RunConfig, TextConfig
+from backstory.config.schema import SPLITS, RunConfig, TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
 from backstory.config.terminal import ProgressCallback, preparing
 from backstory.data.corpora import catalogue, text_files
-from backstory.data.corpora.catalogue import SPLITS, Corpus, Document
+from backstory.data.corpora.catalogue import Corpus, Document
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader
 from backstory.data.dataset import Dataset, Split, synthetic_splits

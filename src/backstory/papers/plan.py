@@ -13,10 +13,10 @@ from typing import Any, NoReturn, TypeVar, get_args
 from backstory.config import RunConfig, TextConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.config.readers import LearnedSettings
 from backstory.config.renamed import first_settings
+from backstory.config.schema import SPLITS
 from backstory.context.examination import check_splits
 from backstory.context.experiments import check_experiment
 from backstory.data import check_synthetic
-from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.synthetic.algorithms import TASKS, Algorithm
 from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after

@@ -10,15 +10,13 @@ from pathlib import Path
 
 from backstory.config import recipes
 from backstory.config.errors import UserError, nearest, plural
+from backstory.config.schema import SPLITS
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
 from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.storage.manifest import CHECKPOINTS
-
-SPLITS = ("train", "valid", "test")
-"""The splits, in the order in which they are prepared."""
 
 NAMED = 3
 """Files that a message lists by name."""
