@@ -196,7 +196,7 @@ class _Evidence:
 
     def _unplanned_cost(self, costs_as: str) -> str:
         suite, _, system = costs_as.partition("/")
-        plans = [] if not suite else [plan for plan in _planned(suite, "full") if plan.system.name == system]
+        plans = [plan for plan in _planned(suite, "full") if plan.system.name == system]
         return _not_run(plans, "full")
 
     # --- claims ---
@@ -290,7 +290,7 @@ class _Evidence:
         text = f"{item.where}: {item.sentence}"
         if item.diagram:
             return self._row(text, "", "", "", item.published, "", "a diagram or settings: nothing was measured")
-        cost = "" if item.ours and not item.costs_as else self._unplanned_cost(item.costs_as)
+        cost = self._unplanned_cost(item.costs_as) if item.costs_as else ""
         if item.ours:
             verdict = "; ".join(filter(None, ("under other conditions", cost)))
             return self._row(text, f"no: {item.protocol}", "", "", item.published, item.ours, verdict)

@@ -79,10 +79,10 @@ def tables_for(document: str, text: str) -> dict[str, Table]:
 
     A suite's tables are called `NAME`, `NAME-claims` and so on (`papers.KINDS`). Raises KeyError for a place of no table.
     """
-    own = {place: make() for place, make in TABLES[document].items()}
+    own = {name: make() for name, make in TABLES[document].items()}
     suites = {f"{name}{kind}": partial(make, name) for name in papers.suites() for kind, make in papers.KINDS.items()}
-    places = [place for place in re.findall(r"^<!-- table: (.+) -->$", text, re.MULTILINE) if place not in own]
-    return own | {place: table for place in places if (table := suites[place]()).rows}
+    others = [name for name in re.findall(r"^<!-- table: (.+) -->$", text, re.MULTILINE) if name not in own]
+    return own | {name: table for name in others if (table := suites[name]()).rows}
 
 
 def filled(document: str) -> str:

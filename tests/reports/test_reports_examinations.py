@@ -236,11 +236,11 @@ def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folde
     """Its perplexity is the baseline, so it costs nothing by definition."""
     made = [condition("truncate-50", 0.1, 300, method="truncate", context=50),
             condition("truncate-100", 0.0, 300, method="truncate", context=100)]  # fmt: skip
-    found = {"context": 100, "low": 50, "high": 100, "more_context_hurts": False}
+    effective = {"context": 100, "low": 50, "high": 100, "more_context_hurts": False}
     baseline = {"context": 100, "nats": 4.5, "perplexity": math.exp(4.5)}
-    groups = [group("frequency", "frequent", made, effective_context=found, baseline=baseline)]
+    groups = [group("frequency", "frequent", made, effective_context=effective, baseline=baseline)]
     figures = examination("truncate", made, groups=groups, baseline=baseline, maximum_context=100,
-                          effective_context={**found, "threshold_percent": 1.0})  # fmt: skip
+                          effective_context={**effective, "threshold_percent": 1.0})  # fmt: skip
     runs = read(folder({"truncate": figures}))
     said = "at least 100 tokens, the longest context that was read (95%: 50 to 100 or more)"
     assert f"  effective context: {said}, within 1% of perplexity" in table(runs.results[0])

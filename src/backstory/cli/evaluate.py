@@ -13,6 +13,7 @@ from backstory.config import UserError, pasted, plural
 from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions, options_in_words
 from backstory.config.plugin_files import plugin_flags
+from backstory.config.schema import SPLITS
 from backstory.config.scores import IN_BITS, format_score
 from backstory.config.terminal import make_console, one_line, progress_bar
 
@@ -193,7 +194,7 @@ def text_source(text: str) -> Path | BinaryIO:
     """Return the text named by TEXT: a path, or standard input. Raises UserError for the name of a split."""
     if not text:
         raise UserError("the text is empty; give a file, or - for standard input")
-    if text in ("train", "valid", "test") and not Path(text).exists():
+    if text in SPLITS and not Path(text).exists():
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
     if text == "-":
         return typed_text()

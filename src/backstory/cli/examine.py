@@ -15,11 +15,11 @@ from backstory.cli.evaluate import text_source
 from backstory.config import UserError, pasted
 from backstory.config.free_memory import available_memory
 from backstory.config.options import ExamineOptions
-from backstory.config.process import cpu_cores, launched
+from backstory.config.process import cpu_cores
 from backstory.config.strict import between
 from backstory.config.terminal import progress_bar
 from backstory.jobs.child import threads
-from backstory.jobs.workers import MOST_WORKERS, hosted
+from backstory.jobs.workers import MOST_WORKERS, hosted, started_ranks
 
 if TYPE_CHECKING:
     from backstory.context import ExaminationResult
@@ -80,13 +80,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def worker_count(options: ExamineArguments) -> int:
     """Return the number of processes that share the targets. Raises UserError where torchrun has started another number."""
-    started = launched().world
-    if started > 1:
-        if options.workers not in (None, started):
-            raise UserError(f"torchrun has started {started} ranks; leave --workers out")
-        return started
-    if options.workers is not None:
-        return options.workers
+    started = started_ranks(options.workers)
+    if started > 1 or options.workers is not None:
+        return options.workers or started
     on_cpu = options.device == "cpu" or (options.device == "auto" and not any(map(os.path.exists, GRAPHICS)))
     on_cpu = on_cpu and sys.platform.startswith("linux")  # elsewhere they were not tried
     typed = options.text == "-"  # which one process alone can read

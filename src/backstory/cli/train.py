@@ -111,13 +111,13 @@ def _early_interruption(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        from backstory.storage.manifest import CHECKPOINTS
+        from backstory.runs.run_folder import RunFolder
 
-        if (out / CHECKPOINTS).exists():
+        folder = RunFolder(out)
+        if folder.checkpoints.exists():
             raise
-        again = "go on with the same command and --resume" if (out / recipes.CONFIG).is_file() else "start again"
         number = stop.signal if isinstance(stop, Interrupted) else signal.SIGINT
-        raise Stopped(f"interrupted before anything was saved; {again}", number) from None
+        raise Stopped(f"interrupted before anything was saved; {folder.remedy}", number) from None
 
 
 def check_resumable(run: str) -> None:

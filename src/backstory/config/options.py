@@ -378,7 +378,7 @@ EXPLANATION_SUMMARIES = {
     "memory": "which words the heads of an external memory read at each word, and how they find their slots",
     "cache": "where a neural cache looks at each word, what it expects there, and whether it helps",
 }
-"""What each explanation shows, by its name."""
+"""The subject of each explanation, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

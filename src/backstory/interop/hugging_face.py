@@ -4,7 +4,6 @@ The model's own code runs, as transformers has it; code that comes with the weig
 """
 
 import hashlib
-import json
 import os
 import re
 import socket
@@ -33,7 +32,7 @@ from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSiz
 from backstory.interop.hf_model import HuggingFaceModel
 from backstory.interop.model_checks import wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
-from backstory.runs.model_in_memory import ModelElsewhere
+from backstory.runs.model_in_memory import ModelElsewhere, unknown_corpus
 from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import parse
 
@@ -100,11 +99,9 @@ class HuggingFaceRun(ModelElsewhere):
             read["dtype"] = str(dtype).removeprefix("torch.")
         return {"seed": None, "huggingface": self.name, **self.revision, "read": read, "model": self.own_settings}
 
-    def dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
-        """Prepare a corpus, by its name or path, in the model's own pieces. Raises UserError."""
-        if corpus is None or self.exported:
-            return super().dataset(corpus, data_dir, field)
-        text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
+    def _prepared(self, text: TextConfig, data_dir: Path | None) -> Dataset:
+        if self.exported:
+            return super()._prepared(text, data_dir)
         prepared = prepare(text, data_dir, tokenizer=self.vocabulary.tokenizer)
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
@@ -161,9 +158,7 @@ def check_pieces(vocabulary: Vocabulary, model: LanguageModel, name: str) -> Non
 def corpus_of_pieces(vocabulary: Vocabulary) -> dict[str, Any]:
     """Return what is known of the text that a model was trained on: its pieces."""
     pieces = vocabulary.tokenizer
-    content = pieces.json if isinstance(pieces, FittingPieces) else json.dumps(vocabulary.to_json())
-    fingerprint = hashlib.sha256(content.encode()).hexdigest()
-    return {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+    return unknown_corpus(vocabulary, pieces.json if isinstance(pieces, FittingPieces) else None)
 
 
 def ours(causal: Any, name: str) -> LanguageModel:

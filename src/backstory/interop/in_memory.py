@@ -1,6 +1,5 @@
 """Hugging Face causal language models that are in memory, as runs: read like a folder of theirs, and left as they are."""
 
-import copy
 import re
 from typing import Any
 
@@ -16,6 +15,7 @@ from backstory.interop.hugging_face import (
     quiet,
     vocabulary_of,
 )
+from backstory.runs.model_in_memory import copy_around_weights
 from backstory.runs.run import weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
 
@@ -39,8 +39,7 @@ def open_in_memory(causal: Any, tokenizer: Any, name: str | None = None) -> Hugg
         )
     shown = name or str(getattr(causal.config, "_name_or_path", "") or type(causal).__name__)
     with quiet():
-        shared = {id(tensor): tensor for tensor in (*causal.parameters(), *causal.buffers())}
-        model = ours(copy.deepcopy(causal, shared), shown)
+        model = ours(copy_around_weights(causal), shown)
         vocabulary = vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
     check_pieces(vocabulary, model, shown)
     digest = weights_hash(model)

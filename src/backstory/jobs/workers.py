@@ -28,6 +28,14 @@ POLL_SECONDS, REASON_SECONDS, END_SECONDS = 0.02, 2.0, 30.0
 """Seconds between looks at children that start; longest wait for the end of one that broke off; and for those that are done."""
 
 
+def started_ranks(workers: int | None) -> int:
+    """Return the number of ranks, 1 without torchrun. Raises UserError where it has started another number than `workers`."""
+    ranks = launched().world
+    if ranks > 1 and workers not in (None, ranks):
+        raise UserError(f"torchrun has started {ranks} ranks; leave --workers out")
+    return ranks
+
+
 @contextmanager
 def hosted(
     count: int, threads: int, module: str, arguments: dict[str, Any], remedy: Callable[[], str]

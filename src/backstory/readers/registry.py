@@ -172,8 +172,8 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
         settings = from_dict(kind.settings, saved | typed, f"reader {layer.name}")
         if typed:
             *first, last = typed
-            given = f"{', '.join(first)} and {last}" if first else last
-            origin = f"{given} given, others {origin}" if vars(settings).keys() - typed.keys() else "given"
+            names = f"{', '.join(first)} and {last}" if first else last
+            origin = f"{names} given, others {origin}" if vars(settings).keys() - typed.keys() else "given"
         layers.append(ConfiguredLayer(layer.name, settings, origin, file))
     return tuple(layers)
 

@@ -5,9 +5,10 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from torch import nn
 
 from backstory.config import TextConfig, UserError
 from backstory.config.recipes import merged
@@ -15,6 +16,8 @@ from backstory.data import Dataset, Vocabulary, prepare
 from backstory.models import LanguageModel
 from backstory.runs.run import Run, weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class ModelElsewhere(Run):
                 f"{self.name} brings no corpus of its own; say which with --corpus NAME "
                 "(evaluate, examine and explain also take a text)"
             )
-        text = TextConfig(corpus=corpus) if field is None else TextConfig(corpus=corpus, field=field)
+        return self._prepared(TextConfig(corpus=corpus, field=field or TextConfig().field), data_dir)
+
+    def _prepared(self, text: TextConfig, data_dir: Path | None) -> Dataset:
         return prepare(text, data_dir, vocabulary=self.vocabulary)
 
     def other_dataset(self, corpus: str | None, data_dir: Path | None, field: str | None = None) -> Dataset:
@@ -62,6 +67,18 @@ class ModelElsewhere(Run):
         raise UserError(
             f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
         )
+
+
+def unknown_corpus(vocabulary: Vocabulary, content: str | None = None) -> dict[str, Any]:
+    """Return what is known of the text of such a model: the hash of its vocabulary, or of other content that fixes it."""
+    content = json.dumps(vocabulary.to_json()) if content is None else content
+    fingerprint = hashlib.sha256(content.encode()).hexdigest()
+    return {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+
+
+def copy_around_weights(model: M) -> M:
+    """Return a copy of a model that shares its parameters and buffers, and nothing else."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def model_in_memory(model: LanguageModel, vocabulary: Vocabulary, name: str | None = None) -> ModelElsewhere:
@@ -75,10 +92,7 @@ def model_in_memory(model: LanguageModel, vocabulary: Vocabulary, name: str | No
             f"the model knows {model.vocabulary_size:,} types and the vocabulary has {len(vocabulary):,}; "
             "give the vocabulary that it was trained with"
         )
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    own = copy.deepcopy(model, shared).eval()
-    fingerprint = hashlib.sha256(json.dumps(vocabulary.to_json()).encode()).hexdigest()
-    corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+    own, corpus = copy_around_weights(model).eval(), unknown_corpus(vocabulary)
     digest, called = weights_hash(own), name or type(model).__name__
     folder = cache_folder() / "in-memory" / digest[:16]
     run = ModelElsewhere(folder, own, vocabulary, None, corpus, {}, called, {"class": type(model).__name__})

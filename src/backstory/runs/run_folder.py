@@ -66,6 +66,11 @@ class RunFolder:
     def config(self) -> Path:
         return self.path / CONFIG
 
+    @property
+    def remedy(self) -> str:
+        """What to do, in words, after a training that broke off: resume it if it had begun."""
+        return "go on with the same command and --resume" if self.config.is_file() else "start again"
+
 
 def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> None:
     """Raise UserError unless a run of this config may start, or resume, in the folder; nothing is written.

@@ -176,13 +176,9 @@ def _joined_ranks(
     count, threads = processes(workers, threads, out, mode == "resume")
     check_batch(config.training.batch_size, count)
     arguments = {**others, "config": to_dict(config), "out": str(out), "mode": mode, "accept": sorted(accept)}
-
-    def remedy() -> str:
-        return "go on with the same command and --resume" if RunFolder(out).config.is_file() else "start again"
-
     with (
         restored_threads(),
-        hosted(count, threads or 1, WORKER, arguments | {"threads": threads}, remedy) as meeting,
+        hosted(count, threads or 1, WORKER, arguments | {"threads": threads}, lambda: RunFolder(out).remedy) as meeting,
         joined(meeting) as ranks,
         _locked_folder(out, config, mode, accept, ranks) as in_place,
     ):

@@ -1,11 +1,10 @@
-"""How many processes train a run, and with how many threads."""
+"""The number of processes that train a run, and of the threads of each."""
 
 import warnings
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.config.process import launched
-from backstory.jobs.workers import MOST_WORKERS
+from backstory.jobs.workers import MOST_WORKERS, started_ranks
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 
@@ -16,9 +15,7 @@ def processes(workers: int | None, threads: int | None, out: Path, resumed: bool
     These are the requested ones, or those of the run that is resumed, or one process; several have a thread each. Raises
     UserError where torchrun has started another number of processes.
     """
-    ranks = launched().world
-    if ranks > 1 and workers not in (None, ranks):
-        raise UserError(f"torchrun has started {ranks} ranks; leave --workers out")
+    ranks = started_ranks(workers)
     if ranks > 1:
         return ranks, threads
     recorded = _recorded(out) if resumed else (1, 1)
