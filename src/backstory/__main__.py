@@ -1,7 +1,5 @@
 """`python -m backstory`."""
 
-import sys
+from backstory.cli.main import program
 
-from backstory.cli.main import main
-
-sys.exit(main())
+program()

@@ -16,7 +16,7 @@ import pytest
 from commands import SMALL, Command, Outcome, process
 from tiers import fast_then_full
 
-from backstory.cli.main import main
+from backstory.cli.main import program
 from backstory.training.loop import Trainer
 
 LONG = "a folder [with brackets] whose name is long enough to be wrapped where lines are cut at eighty columns"
@@ -135,4 +135,4 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_in_one_line(command:
 
 def test_the_program_that_is_installed_is_this_one(command: Command) -> None:
     (entry,) = entry_points(group="console_scripts", name="backstory")
-    assert entry.load() is main
+    assert entry.load() is program

@@ -1,4 +1,7 @@
-"""Environment variables on other processes: taken, or refused in one line."""
+"""The end of a process, and environment variables on other processes: taken, or refused in one line."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -61,3 +64,50 @@ def test_what_does_not_fit(name: str, value: str, says: str, monkeypatch: pytest
 def test_a_process_whose_number_is_none_speaks(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", value)
     assert first_here()
+
+
+PROGRAM = """
+import atexit, sys, threading, time
+from backstory.config.process import run_program
+
+class Spoken:
+    def __del__(self):
+        print("taken apart")
+
+spoken = Spoken()
+spoken.itself = spoken  # the interpreter finds it at its end
+
+def late():
+    time.sleep(0.1)
+    print("thread")
+
+def main():
+    threading.Thread(target=late).start()
+    atexit.register(print, "atexit")
+    print("main")
+    if "broken" in sys.argv:
+        raise ValueError("broken")
+    return 3
+
+run_program(main)
+"""
+
+
+def ended(*arguments: str, program: str = PROGRAM) -> tuple[int, str, str]:
+    """Exit code and output of the program."""
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_ends_with_its_threads_and_exit_functions_and_leaves_its_modules_alone() -> None:
+    assert ended() == (3, "main\nthread\natexit\n", "")
+
+
+def test_a_program_that_raises_ends_as_python_does() -> None:
+    code, out, error = ended("broken")
+    assert (code, out) == (1, "main\nthread\natexit\ntaken apart\n")
+    assert error.splitlines()[-1] == "ValueError: broken"
+
+
+def test_a_program_ends_without_an_output_to_flush() -> None:
+    assert ended(program="import os, sys\nos.close(1)\nsys.stdout = None" + PROGRAM.replace("print(", "str("))[0] == 3

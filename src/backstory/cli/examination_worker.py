@@ -1,10 +1,10 @@
 """A worker of an examination: `python -m backstory.cli.examination_worker PID` scores its share of the targets."""
 
-import sys
 from collections.abc import Sequence
 
 from backstory.cli.command_line import parse
 from backstory.cli.examine import ExamineArguments, examined
+from backstory.config.process import run_program
 from backstory.jobs.ranks import joined
 from backstory.jobs.worker import serve
 
@@ -16,4 +16,4 @@ def work(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(work))
+    run_program(lambda: serve(work))

@@ -7,10 +7,11 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, out_of_memory, refused
 from backstory.config.plugin_files import load_plugins, of_plugin, split_plugins
-from backstory.config.process import Interrupted, Stopped, first_here, interruptible
+from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
 from backstory.config.terminal import failure, printing
 
 VERBS = {
@@ -174,5 +175,10 @@ def _line(message: str) -> str:
     return line if len(line) <= 1200 else f"{line[:800]} ... {line[-350:]}"
 
 
+def program() -> NoReturn:
+    """Run the command line of this process, which ends with its exit code."""
+    run_program(main)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

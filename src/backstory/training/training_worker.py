@@ -1,10 +1,10 @@
 """A worker of a training: `python -m backstory.training.training_worker PID` trains as one of its ranks."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from backstory.config import RunConfig, from_saved
+from backstory.config.process import run_program
 from backstory.jobs.worker import serve
 from backstory.training.fit import train
 
@@ -16,4 +16,4 @@ def work(config: Any, accept: list[str], data_dir: str | None, init_from: str | 
 
 
 if __name__ == "__main__":
-    sys.exit(serve(work))
+    run_program(lambda: serve(work))
