@@ -164,6 +164,14 @@ def test_help_is_there_at_once() -> None:
     assert min(times) < 0.3
 
 
+OUTLINES = """
+from backstory.config import recipes
+from backstory.models.composed import outline
+for name in recipes.names():
+    outline(recipes.load(name).model, 1000)
+"""
+
+
 STEPS = """
 import torch
 from backstory.config import TrainingConfig
@@ -182,7 +190,7 @@ def test_optuna_transformers_and_the_compiler_of_torch_are_imported_late() -> No
     users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
     assert users == {"tuning"}
     verbs = "backstory.cli.sweep, backstory.cli.ls, backstory.cli.export"
-    modules = loaded_by(f"import backstory.api, backstory.tuning.sweeps, {verbs}{STEPS}")
+    modules = loaded_by(f"import backstory.api, backstory.tuning.sweeps, {verbs}{OUTLINES}{STEPS}")
     assert (
         "torch" in modules and modules & {"optuna", "transformers", "sympy"} == set()
     )  # sympy comes with torch._dynamo

@@ -116,6 +116,12 @@ class FixedState(NamedTuple):
     """(B,) int64: words read so far."""
 
 
+def _make_scaled_identity(weight: Tensor, factor: float) -> None:
+    """Not by `nn.init.eye_`, for which torch loads its compiler when a model is outlined."""
+    with torch.no_grad():
+        weight.zero_().fill_diagonal_(factor)
+
+
 class SpanBuffer(AuxiliaryPredictor):
     """A buffer of spans, with an attention over them."""
 
@@ -148,8 +154,7 @@ class SpanBuffer(AuxiliaryPredictor):
         if config.attention == "bilinear":
             self.query = nn.Linear(size, size, bias=False)
             if self.points:
-                with torch.no_grad():  # starts as a neural cache
-                    nn.init.eye_(self.query.weight).mul_(config.theta)
+                _make_scaled_identity(self.query.weight, config.theta)  # starts as a neural cache
         else:
             self.key = nn.Linear(size, attention_size, bias=False)
             bound = attention_size**-0.5
@@ -159,7 +164,7 @@ class SpanBuffer(AuxiliaryPredictor):
         if self.stores_words and not self.points:
             self.value = nn.Linear(embedding_size, size, bias=False)
             if embedding_size == size:
-                nn.init.eye_(self.value.weight)  # the word itself if the head is tied to the embedding
+                _make_scaled_identity(self.value.weight, 1.0)  # the word itself if the head is tied to the embedding
 
     def start(self, batch_size: int) -> SlidingState | FixedState:
         zeros = next(self.parameters()).new_zeros

@@ -51,11 +51,11 @@ class Trellis(Core):
         self.config, self.output_size, self.auxiliary_weight = config, output, config.auxiliary_weight
         # Each row of the weights has a length near 1/2, whatever its size: the authors' 0.01 at their 1,250 units.
         deviation = (8 * units) ** -0.5
-        self.weight_ih = nn.Parameter(torch.empty(4 * units, 2 * inputs).normal_(0, deviation))
-        self.weight_hh = nn.Parameter(torch.empty(4 * units, 2 * units).normal_(0, deviation))
-        self.bias = nn.Parameter(torch.empty(4 * units).normal_(0, deviation))
+        self.weight_ih = nn.Parameter(_normal(4 * units, 2 * inputs, deviation=deviation))
+        self.weight_hh = nn.Parameter(_normal(4 * units, 2 * units, deviation=deviation))
+        self.bias = nn.Parameter(_normal(4 * units, deviation=deviation))
         for name, weight in (("scale_ih", self.weight_ih), ("scale_hh", self.weight_hh)):
-            self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
+            self.register_parameter(name, nn.Parameter(_row_lengths(weight)) if config.weight_norm else None)
         if config.levels == 1:  # which reads no level below: several processes would wait for gradients that never come
             self.weight_hh.requires_grad_(False)
             if self.scale_hh is not None:
@@ -121,3 +121,15 @@ def _gated(gates: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     c = (i.sigmoid() * g.tanh()).to(wide)
     c = c if before is None else c + f.sigmoid() * before
     return o.sigmoid() * c.tanh(), c
+
+
+# An outline has no values (`models.composed.outline`); on its device torch loads its compiler for either of these.
+
+
+def _normal(*size: int, deviation: float) -> Tensor:
+    weight = torch.empty(size)
+    return weight if weight.is_meta else weight.normal_(0, deviation)
+
+
+def _row_lengths(weight: Tensor) -> Tensor:
+    return weight.new_empty(len(weight)) if weight.is_meta else weight.detach().norm(dim=1)
