@@ -312,7 +312,7 @@ def referee(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result[RefereeFigures]:
-    """Score a predictor of anybody's on a text, and audit how it does it (docs/referee.md).
+    """Score any predictor on a text, and audit how the score is made (docs/referee.md).
 
     Args:
         predictor: A class or function that makes a predictor, an object with `predict(tokens)` and `observe(targets)` that

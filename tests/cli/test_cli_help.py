@@ -116,7 +116,7 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     assert (shown.code, shown.err) == (0, "")
     assert {line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")} == set(VERBS)
     assert "--plugin FILE" in shown.out
-    assert "(some minutes)" in VERBS["demo"] and "(some minutes)" in command("demo", "--help").out
+    assert "(a few minutes)" in VERBS["demo"] and "(a few minutes)" in command("demo", "--help").out
     assert shown == command()
 
 

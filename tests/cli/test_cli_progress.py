@@ -28,7 +28,7 @@ SLOW = {
     "sweep show run": "reading the trials of run",
     "reproduce base": "planning base, small scale",
     "ls readers": "collecting the readers",
-    "demo": "training, reading and examining a small model in runs/demo; this takes some minutes",
+    "demo": "training, reading and examining a small model in runs/demo; this takes a few minutes",
 }
 """Commands that take more than a second, and what they say at once."""
 

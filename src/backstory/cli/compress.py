@@ -1,4 +1,4 @@
-"""`backstory compress FILE --model RUN`: write any file as code, token by token as a trained model predicts it."""
+"""`backstory compress FILE --model RUN`: compress any file, token by token, with a trained model."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ FILE = "A file of any kind, or - for standard input."
 
 @dataclass(frozen=True)
 class CompressArguments(JsonOutput, LoadOptions):
-    """Write a file as code, token by token as a trained model predicts it; `backstory decompress` restores every byte.
+    """Compress a file, token by token, with a trained model; `backstory decompress` restores every byte.
 
     The code is as long as the model's score, in bits. Words that the vocabulary lacks are spelled out.
     """

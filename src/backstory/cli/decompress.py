@@ -1,4 +1,4 @@
-"""`backstory decompress FILE --model RUN`: write the file that a code stands for, byte for byte."""
+"""`backstory decompress FILE --model RUN`: restore a compressed file, byte for byte."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CODE = "A file of `backstory compress`, or - for standard input."
 
 @dataclass(frozen=True)
 class DecompressArguments:
-    """Write the file that a code stands for, byte for byte, with the model that it was written with."""
+    """Restore a compressed file, byte for byte, with the model that compressed it."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=CODE)]
     model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
@@ -26,7 +26,7 @@ class DecompressArguments:
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Replace a file that exists."""
     keep: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Write what comes before the damage of a damaged file; the exit code is 2 all the same."""
+    """For a damaged file, write what comes before the damage; the exit code is still 2."""
     device: str = "auto"
     """auto, cpu or cuda."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoArguments:
-    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (some minutes)."""
+    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (a few minutes)."""
 
     out: Path = Path("runs/demo")
     """The run's folder; the runs that continue from it get the same name with -buffer and -longer."""
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(DemoArguments, arguments, "demo")
     mode = train.run_mode(args.resume, args.overwrite)
 
-    announce(f"training, reading and examining a small model in {args.out}; this takes some minutes")
+    announce(f"training, reading and examining a small model in {args.out}; this takes a few minutes")
     from backstory.config.options import ExamineOptions, ExplainOptions
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate

@@ -25,13 +25,13 @@ class GenerateArguments(JsonOutput, ModelArguments):
     prompt: str = ""
     """The prompt, or - for standard input; empty: start a new text."""
     tokens: int = between(100, 1)
-    """Most tokens to add."""
+    """Largest number of tokens to add."""
     temperature: float = between(1.0, 0.0)
-    """Below 1 likely tokens become likelier; 0 always takes the likeliest token."""
+    """Below 1, likely tokens become more likely; 0 always takes the most likely token."""
     top_k: int | None = between(None, 1)
-    """Sample from the k likeliest tokens only."""
+    """Sample only from the k most likely tokens."""
     top_p: float = between(1.0, 0.0, 1.0, above=True)
-    """Sample from the smallest set of likeliest tokens with this total probability; applied after --top-k."""
+    """Sample from the smallest set of most likely tokens with this total probability; applied after --top-k."""
     seed: int = between(0, 0, 2**31 - 1)
     """Seed of the sampling."""
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()

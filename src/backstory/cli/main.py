@@ -15,14 +15,14 @@ from backstory.config.process import Interrupted, Stopped, first_here, interrupt
 from backstory.config.terminal import failure, printing
 
 VERBS = {
-    "demo": "train, read, examine and report a small model on your own Python's documentation (some minutes)",
+    "demo": "train, read, examine and report a small model on your own Python's documentation (a few minutes)",
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
     "read": "read standard input as it arrives, in a session that can be resumed",
     "generate": "continue a prompt with a trained model",
-    "compress": "write any file as code, as short as a trained model predicts it well",
-    "decompress": "write the file that a code stands for, byte for byte",
-    "verify": "decode the proof of an evaluation, and compare its text and its figure",
+    "compress": "compress any file with a trained model: the better it predicts the file, the shorter the code",
+    "decompress": "restore a compressed file, byte for byte",
+    "verify": "decode the proof of an evaluation, and check its text and score",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",
     "sweep": "search the settings of a recipe, and show the best (run, show)",
@@ -31,13 +31,13 @@ VERBS = {
     "report": "write one page with the results of run folders",
     "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
     "data": "download a corpus, show what it holds, or train a tokenizer on it (prepare, show, tokenizer)",
-    "referee": "audit and score a predictor of anybody's: a Python object, or a process",
+    "referee": "score and audit any predictor: a Python object, or a process",
     "recipe": "show, copy or check a recipe (show, copy, check)",
     "benchmark": "measure how fast this machine trains and reads, in about a minute",
     "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
     "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
     "completion": "print the completion script of a shell (bash, zsh, fish)",
-    "help": "explain a command, as COMMAND --help",
+    "help": "explain a command, like COMMAND --help",
 }
 
 

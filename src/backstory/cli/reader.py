@@ -48,7 +48,7 @@ class StatisticsArguments(JsonOutput, CorpusArguments):
     split: str = "train"
     """The text that is read."""
     tokens: int | None = between(None, 1)
-    """The most tokens that are read, from its beginning."""
+    """Largest number of tokens read, from its beginning."""
     batch_size: int = between(100, 1)
     """Rows of a minibatch."""
     segment: int = between(5, 1)
@@ -67,7 +67,7 @@ class TuneReaderArguments(JsonOutput, CorpusArguments):
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)
-    """The most tokens that are read, from its beginning; none: all."""
+    """Largest number of tokens read, from its beginning; none: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Try all of these values: rate=1e-4,3e-4; may be given more than once. By default the search steps up and down."""
     in_turn: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -86,7 +86,7 @@ class TrainReaderArguments(JsonOutput, CorpusArguments):
     reader: str = "dynamic"
     """The dynamic evaluation that it wraps, with its tuned settings: dynamic, or dynamic:segment=20,..."""
     split: str = "valid"
-    """The text it learns on; never test. Best a text that the model was not trained on."""
+    """The text it learns on; never test. Choose a text that the model was not trained on."""
     skip: int = between(20_000, 0)
     """Tokens skipped at its beginning: those that dynamic evaluation was tuned on."""
     gates: GateSettings = field(default_factory=GateSettings)

@@ -1,4 +1,4 @@
-"""`backstory referee MODULE:FACTORY --text FILE`: audit and score a predictor of anybody's."""
+"""`backstory referee MODULE:FACTORY --text FILE`: score and audit any predictor."""
 
 import contextlib
 import sys
@@ -18,10 +18,10 @@ from backstory.config.terminal import one_line, progress_bar
 
 @dataclass(frozen=True)
 class RefereeArguments(JsonOutput, RefereeOptions):
-    """Score a predictor of anybody's on a text, byte by byte, and audit how it does it.
+    """Score any predictor on a text, byte by byte, and audit how the score is made.
 
-    It is a Python object with `predict` and `observe`, or a process that speaks a protocol of lines (docs/referee.md). The exit
-    code is 0 if it passes, 1 if a condition fails, and 2 if it cannot be refereed.
+    The predictor is a Python object with `predict` and `observe`, or a process that speaks a line protocol
+    (docs/referee.md). The exit code is 0 if it passes, 1 if a condition fails, and 2 if it cannot be refereed.
     """
 
     predictor: Annotated[

@@ -35,11 +35,11 @@ class ReproduceArguments(JsonOutput):
     cluster: str | None = None
     """Run them on the workers of the Dask scheduler at this address (tcp://HOST:8786) instead."""
     minutes: float | None = between(None, 0.0, above=True)
-    """Train each run for so many minutes, its schedule scaled to them (else for the suite's epochs)."""
+    """Train each run for this many minutes, with its schedule scaled to them (else for the suite's epochs)."""
     only: tuple[str, ...] = ()
     """Names of systems to run; the others are left for later."""
     seeds: tuple[int, ...] = ()
-    """Seeds to run, also others than the suite's (else the suite's)."""
+    """Seeds to run, including seeds that the suite lacks (else the suite's)."""
     known: tuple[Path, ...] = ()
     """Results (result.json) of this suite from elsewhere; runs finished there with the same settings are taken over."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -148,7 +148,7 @@ def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: 
             args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
         except help_page.HelpShown:
             if not recipe:
-                note = f"A recipe has values of its own in place of these: `backstory {verb} demo --help` shows those of demo."
+                note = f"Each recipe sets its own values: `backstory {verb} demo --help` shows those of demo."
                 print("", *help_page.paragraphs(note), sep="\n")
             raise
     if not recipe:

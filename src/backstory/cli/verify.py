@@ -1,4 +1,4 @@
-"""`backstory verify FILE`: decode the proof of an evaluation, and compare its text and its figure with what was reported."""
+"""`backstory verify FILE`: decode the proof of an evaluation, and compare its text and score with what was reported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ PROOF = "A file of `backstory evaluate --proof`, or - for standard input."
 
 @dataclass(frozen=True)
 class VerifyArguments(JsonOutput):
-    """Decode the proof of an evaluation: the model alone must write the text, in the bits that the score says.
+    """Decode the proof of an evaluation: the model alone must restore the text, from as many bits as the score says.
 
     The exit code is 0 if text and figure are as reported, 1 if one is not, and 2 if the file does not decode.
     """

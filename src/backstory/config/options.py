@@ -33,13 +33,13 @@ class LoadOptions(Options):
     revision: str | None = None
     """For a model of the hub: its branch, tag or commit (else main)."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """For hf:... alone: the type of the weights; auto: as they were saved."""
+    """For hf:... only: the type of the weights; auto: as they were saved."""
     device_map: Literal["auto"] | None = None
-    """For hf:... alone: auto spreads the weights over all devices, the largest first (needs accelerate)."""
+    """For hf:... only: auto spreads the weights over all devices, the largest first (needs accelerate)."""
     window: int | None = between(None, 2)
-    """For hf:... alone: the most tokens that the model reads at once (else what its settings allow)."""
+    """For hf:... only: the largest number of tokens that the model reads at once (else what its settings allow)."""
     stride: int | None = between(None, 1)
-    """For hf:... alone: the tokens by which a full window moves on (else half of it)."""
+    """For hf:... only: the number of tokens by which a full window moves on (else half of it)."""
 
     def load_options(self) -> "LoadOptions":
         """Return these options alone."""
@@ -57,7 +57,7 @@ class ModelOptions(LoadOptions):
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     corpus: str | None = None
-    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    """For hf:... only: the corpus, by its name or the path of a file or folder."""
     field: Annotated[str | None, tyro.conf.arg(name="text.field")] = None
     """Field or column of a .jsonl, .csv or .parquet text that holds the texts (else that of the run's corpus)."""
 
@@ -239,7 +239,7 @@ class ExaminationSettings(Options):
     split: str = "valid"
     """train, valid or test."""
     targets: int = between(2000, 2)
-    """Number of tokens scored under every condition, drawn at random; a larger number than there are takes all."""
+    """Number of tokens scored under every condition, sampled at random; if there are fewer, all are scored."""
     maximum_context: int = between(1000, 1)
     """The longest context; only tokens with that many before them are targets."""
     reader: UseAppendAction[tuple[str, ...]] = ()
@@ -358,7 +358,7 @@ class ExplanationOptions(ModelOptions):
     at: int = between(0, 0)
     """The token where the passage begins; the text before it is read too."""
     context: int | None = between(None, 0)
-    """The most tokens before it that are read (else all)."""
+    """Number of tokens before it that are read (else all)."""
     reader: UseAppendAction[tuple[str, ...]] = ()
     """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     word_score: Literal["corrected", "sum"] = "corrected"
@@ -372,7 +372,7 @@ class ExplanationOptions(ModelOptions):
 
 
 EXPLANATION_SUMMARIES = {
-    "surprisal": "how surprising each word is, what was expected instead, and who expects more",
+    "surprisal": "how surprising each word is, what was expected instead, and which reader predicts it better",
     "reading": "what one reader gains on others along a sequence of articles, and where it loses",
     "buffer": "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
     "memory": "which words the heads of an external memory read at each word, and how they find their slots",
@@ -392,7 +392,7 @@ class ExplainOptions(ExplanationOptions):
     against: str | None = None
     """A reader, or another run's folder: show what is gained over it."""
     top: int = between(5, 0, 100)
-    """The most candidates of a word."""
+    """Largest number of candidates shown for a word."""
     layer: str | None = None
     """The layer that colours the words at first: surprisal, entropy, ..."""
 
@@ -440,7 +440,7 @@ class CompareOptions(ExplanationOptions):
     smooth: int = between(10, 0)
     """Blocks of the moving average in the picture; 0 for none."""
     passage: UseAppendAction[tuple[int, ...]] = ()
-    """A token at which a passage to show begins; may be given more than once (else passages are chosen)."""
+    """Show the passage that begins at this token; may be given more than once (else passages are chosen)."""
     words: int = between(100, 1)
     """Words of a passage, 2000 at most."""
 

@@ -21,7 +21,7 @@ class CacheSettings:
     weight: float = between(0.1, 0.0, 0.999)
     """Lambda, the cache's share of the mixture."""
     confidence: float = between(0.0, 0.0, 0.999)
-    """The cache is left out where its likeliest pair has less mass than this; 0: never."""
+    """The cache is left out where its most probable pair has less mass than this; 0: never."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ class RefereeOptions(Options):
     batch_size: int = between(1, 1)
     """Rows read side by side; above 1 `predict` gets tokens of shape (rows, tokens)."""
     cuts: int = between(300, 1)
-    """Tokens, at random places, that are decoded from the tokens before them alone."""
+    """Number of tokens, at random places, that are decoded from only the tokens before them."""
     every_token: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Decode every token: in blocks of 256 tokens it takes some 130 times as long. Blocks of 1 are decoded anyway."""
+    """Decode every token: in blocks of 256 tokens it takes about 130 times as long. Blocks of 1 are decoded anyway."""
     seed: int | None = between(None, 0)
     """Seed of the places, to repeat an audit; by default a random one."""
     tolerance: float = between(1e-3, 0.0, 10.0, above=True)

@@ -75,7 +75,7 @@ class TextConfig:
     """A corpus by name (`backstory ls corpora`), or the path of a file or folder of texts (docs/corpora.md lists formats)."""
     tokenizer: str = "auto"
     """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, marked-characters, bytes, a
-    tokenizer.json, or bpe:8000 or unigram:8000, which train so many sub-word pieces on the training split."""
+    tokenizer.json, or bpe:8000 or unigram:8000, which train that many sub-word pieces on the training split."""
     lowercase: bool = False
     """Lower-case the text before it is split."""
     minimum_count: int = between(1, 1)
@@ -146,11 +146,11 @@ class SoftmaxConfig:
     bias: bool = True
     """Give every word of the vocabulary a bias."""
     adversarial: float = between(0.0, 0.0, 1.0)
-    """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
+    """AT, epsilon: train against the worst shift of the target's output weights by this share of their norm; 0 for none."""
     finetune_adversarial: float | None = between(None, 0.0, 1.0)
     """The same while fine-tuning; none: the same as before."""
     sampled: int = between(0, 0)
-    """Train with a sampled softmax: this many random words stand for all but the frequent ones and the targets; 0 for all."""
+    """Train with a sampled softmax over the frequent words, the targets and this many random other words; 0: over all words."""
     frequent: int = between(1000, 0)
     """The most frequent words, which take part in every step of a sampled softmax."""
 
@@ -170,11 +170,11 @@ class MixtureConfig:
     bias: bool = True
     """Give every word of the vocabulary a bias."""
     adversarial: float = between(0.0, 0.0, 1.0)
-    """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
+    """AT, epsilon: train against the worst shift of the target's output weights by this share of their norm; 0 for none."""
     finetune_adversarial: float | None = between(None, 0.0, 1.0)
     """The same while fine-tuning; none: the same as before."""
     sampled: int = between(0, 0)
-    """Train with a sampled softmax: this many random words stand for all but the frequent ones and the targets; 0 for all."""
+    """Train with a sampled softmax over the frequent words, the targets and this many random other words; 0: over all words."""
     frequent: int = between(1000, 0)
     """The most frequent words, which take part in every step of a sampled softmax."""
 
@@ -222,7 +222,7 @@ class NoBufferConfig:
 
 @dataclass(frozen=True)
 class SpanBufferConfig:
-    """An auxiliary prediction from an attention over spans of the states before (the span-based neural buffer)."""
+    """An auxiliary prediction from attention over spans of earlier states (the span-based neural buffer)."""
 
     kind: Literal["span-buffer"] = "span-buffer"
     """The kind of auxiliary prediction."""
@@ -313,15 +313,15 @@ class TrainingConfig:
     epochs: int = between(500, 1)
     """Passes over the training text."""
     finetune_epochs: int = between(0, 0)
-    """Most epochs of averaged SGD from the best weights after that; ends early when validation stops improving."""
+    """Largest number of epochs of averaged SGD from the best weights after that; ends early when validation stops improving."""
     finetune_learning_rate: float | None = between(None, 0.0, above=True)
     """Learning rate of that stage; none: the same as before."""
     minutes: float | None = between(None, 0.0, above=True)
     """Train for about this long. After a quarter of the time the number of steps that fit is fixed, and the recipe's epochs,
     decay and fine-tuning are scaled to it."""
     steps: int | None = between(None, 1)
-    """Train for this many steps, with epochs, decay and fine-tuning scaled to it. With the number that `minutes` fixed it
-    repeats that result, if the first decay or the end of the first stage came after the plan."""
+    """Train for this many steps, with epochs, decay and fine-tuning scaled to it. The number that
+    `minutes` fixed repeats its result, if the first decay or the end of the first stage came after it was fixed."""
     batch_size: int = between(20, 1)
     """Batch size: rows of text read side by side."""
     segment: int = between(70, 1)
@@ -349,12 +349,12 @@ class TrainingConfig:
     trigger: int = between(5, 1)
     """The trigger's n: averaging starts when validation is worse than the best of all but the last n epochs."""
     early_stopping: int | None = between(None, 1)
-    """End the epochs before fine-tuning once validation has not improved for so many of them; none: train them all."""
+    """End the epochs before fine-tuning once validation has not improved for this many epochs; none: train them all."""
     warmup_steps: int = between(0, 0)
     """Steps over which the learning rate rises to its value."""
     schedule: Literal["constant", "plateau", "step", "cosine", "linear"] = "constant"
-    """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine or a line to 0 at the
-    end of the epochs before fine-tuning."""
+    """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine or linearly to 0 at
+    the end of the epochs before fine-tuning."""
     decay_start: float = between(0.0, 0.0, 1.0)
     """Share of the epochs before fine-tuning after which the line begins; the rate is constant until then."""
     decay_factor: float = between(0.25, 0.0, 1.0, above=True)
@@ -368,7 +368,7 @@ class TrainingConfig:
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
     answer_loss_only: bool = False
-    """Train on, and validate by, only the answers of a synthetic task (copy and its like); all else there is random."""
+    """Train and validate only on the answers of a synthetic task (such as copy); everything else there is random."""
     validation_batch_size: int = between(10, 1)
     """Batch size of the validation after each epoch (1: exactly as `evaluate` reads, but slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)

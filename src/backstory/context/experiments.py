@@ -342,13 +342,13 @@ EXPERIMENTS = {
         by=("class",),
     ),
     "cache": Experiment(
-        "with all context, what the model is worth without its cache (figure 7)",
+        "compare with and without the cache, both with the whole context (figure 7)",
         lambda on: [Condition("without-cache", "without-cache", None, None)],
         whole=True,
         by=("cache",),
     ),
     "mask": Experiment(
-        "replace all tokens farther than a boundary by <unk>, so that their number is known and nothing else",
+        "replace all tokens farther than a boundary by <unk>, so that only their number is known",
         _mask,
         picture=PictureRecord(
             title="Words farther away masked", sentence="Perplexity after replacing all words farther away by <unk>"

@@ -304,7 +304,7 @@ def _mixed(inner: Tensor, cache: Tensor, confidence: Tensor, weight: float, leas
 
 KIND = ReaderKind(
     "cache",
-    "a neural cache on top: words that followed states like the present one lately are likelier to come again",
+    "a neural cache on top: words that recently followed states like the current one become more likely",
     lambda context, settings: NeuralCache(context.wrapped(), settings),
     CacheSettings,
     wraps=True,

@@ -61,7 +61,7 @@ def shuffled_prediction(model: ComposedModel, tokens: Tensor, state: GatedState)
 
 KIND = ReaderKind(
     "shuffled-buffer",
-    "a control: a span buffer's model, every row with the buffer of another row (several rows)",
+    "a control for a span buffer: every row reads with the buffer of another row (needs several rows)",
     lambda context, settings: ShuffledBuffer(context.run.model, context.precision),
     control=True,
 )

@@ -75,7 +75,7 @@ class TemperatureScorer:
 
 KIND = ReaderKind(
     "tempered",
-    "a softmax temperature on top: what is predicted to the power 1 / T, normalised again",
+    "a softmax temperature on top: predictions to the power 1 / T, renormalised",
     lambda context, settings: TemperedReader(context.wrapped(), settings),
     TemperedSettings,
     wraps=True,

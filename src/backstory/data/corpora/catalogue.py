@@ -343,10 +343,10 @@ _PTB = "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by t
 
 CORPORA: dict[str, NamedCorpus] = {
     "stdlib": NamedCorpus(
-        "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
+        "docstrings and help topics of the running Python, about 300,000 words; always available", _stdlib
     ),
     "recall": NamedCorpus(
-        "synthetic documents in which things come back long after, the exact cost of every token known; always there",
+        "synthetic documents in which things recur much later; the exact cost of every token is known; always available",
         None,
     ),
     **{name: NamedCorpus(task.description, None) for name, task in TASKS.items()},
@@ -359,7 +359,7 @@ CORPORA: dict[str, NamedCorpus] = {
     ),
     "ptb-char": _published(
         "ptb-char",
-        "Penn Treebank as characters, 5,017,482 to train on, 50 types, made of the files of ptb; by `data prepare`, 6 MB",
+        "Penn Treebank as characters, 5,017,482 to train on, 50 types, made from the files of ptb; by `data prepare`, 6 MB",
         "characters",
         f"the characters of {_PTB}",
         _by_name("ptb.{}.txt"),

@@ -43,17 +43,17 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
-    "copy": Task("synthetic sequences of 8 random bits to copy; always there", (ANSWER,)),
-    "repeat-copy": Task("synthetic sequences to copy as often as a number says; always there", (), longest=10),
+    "copy": Task("synthetic sequences of 8 random bits to copy; always available", (ANSWER,)),
+    "repeat-copy": Task("synthetic sequences to copy a given number of times; always available", (), longest=10),
     "associative-recall": Task(
-        "synthetic lists of items, one of which is named, to tell the next; always there",
+        "synthetic lists of items: given one, tell the next; always available",
         (ANSWER, ITEM, QUERY),
         6,
         2,
         6,
     ),
     "priority-sort": Task(
-        "synthetic symbols with priorities, to sort by them; always there", (ANSWER,), shortest=20, longest=20
+        "synthetic symbols to sort by their priorities; always available", (ANSWER,), shortest=20, longest=20
     ),
 }
 """Tasks by name."""
