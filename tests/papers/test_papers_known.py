@@ -210,6 +210,9 @@ def test_a_result_without_settings_is_not_taken_over(known: dict[str, Any], caps
         (lambda systems: systems[1]["readings"].append({"reader": "cache"}), ["wide-seed1", "wide-seed2"]),
         (lambda systems: systems[0]["small"]["examinations"][0].update(targets=10), ["plain-seed1"]),
         (lambda systems: systems[0]["small"]["examinations"][0].update(runs=2), ["plain-seed2"]),
+        (lambda systems: systems[0]["small"]["examinations"][0].update(seed=1), ["plain-seed1"]),
+        (lambda systems: systems[0]["small"]["examinations"][0].update(reader=["cache"]), ["plain-seed1"]),
+        (lambda systems: systems[0]["small"]["examinations"][0].update(within_documents=True), ["plain-seed1"]),
         (lambda systems: systems[0]["small"].update(examinations=[]), []),
     ],
 )
@@ -223,6 +226,20 @@ def test_a_run_that_lacks_what_is_asked_for_is_run(
     assert waiting == again
     lacking = f"; not {len(again)} without a reading or an examination that the suite asks for" if again else ""
     assert told.endswith(f"{4 - len(again)} of 4 finished runs taken over{lacking}")
+
+
+def test_options_of_an_examination_are_recorded_and_compared(
+    known: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = suite()
+    changed["systems"][0]["small"]["examinations"][0].update(seed=1, by=["frequency"])
+    write(changed)
+    [examined] = known["figures"]["runs"][0]["examinations"]
+    assert "options" not in examined
+    examined["options"] = {"seed": 1, "by": ["frequency"]}
+    assert dry(capsys, "--known", give(known))[1] == []
+    write(suite())
+    assert dry(capsys, "--known", give(known))[1] == ["plain-seed1"]
 
 
 def test_settings_are_those_of_the_whole_chain(desk: Path) -> None:

@@ -316,14 +316,18 @@ class ExaminationSettings(Options):
             *([] if self.word_score == "corrected" else [f"word-score-{self.word_score}"]),
         )
 
+    def further(self) -> dict[str, Any]:
+        """Return the options after the first four that are not the default, by name, as JSON has them."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(ExaminationSettings)[4:]}
+        changed = {name: value for name, (value, default) in values.items() if value != default}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+
     def flags(self) -> Iterator[str]:
         """Yield the flags of `backstory examine` for these settings: the first four, and others that are not the default."""
-        for field in fields(ExaminationSettings):
-            value = getattr(self, field.name)
-            if field.name not in ("experiment", "split", "targets", "maximum_context") and value == field.default:
-                continue
-            flag = f"--{field.name.replace('_', '-')}"
-            for one in value if isinstance(value, tuple) else (value,):
+        first = {field.name: getattr(self, field.name) for field in fields(ExaminationSettings)[:4]}
+        for name, value in (first | self.further()).items():
+            flag = f"--{name.replace('_', '-')}"
+            for one in value if isinstance(value, list) else (value,):
                 yield from (flag,) if one is True else (flag, str(one))
 
 

@@ -323,9 +323,9 @@ def _reason_against(
     if record.settings != settings[run.name]:
         return OTHER
     readings = [reading.place for reading in record.readings]
-    examined = [(e.experiment, e.split, e.targets, e.maximum_context) for e in record.examinations]
+    examined = [(e.experiment, e.split, e.targets, e.maximum_context, e.options or {}) for e in record.examinations]
     complete = all(reading.reading() in readings for reading in run.readings) and all(
-        (e.experiment, e.split, e.targets, e.maximum_context) in examined for e in run.examinations
+        (e.experiment, e.split, e.targets, e.maximum_context, e.further()) in examined for e in run.examinations
     )
     return None if complete else LACKING
 

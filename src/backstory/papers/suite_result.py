@@ -9,7 +9,7 @@ from backstory.papers.claims import check_claims, readings_at
 from backstory.papers.findings import check_findings, effect_sizes
 from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
-from backstory.papers.suite import PlannedReading, Scale, Suite, System
+from backstory.papers.suite import PlannedExamination, PlannedReading, Scale, Suite, System
 from backstory.papers.suite_jobs import DONE, FAILED, RunJob
 from backstory.results import EvaluationFigures, ExaminationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
@@ -122,7 +122,7 @@ def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:
         weights=origin.weights,
         seconds=round(sum(r.provenance.seconds or 0.0 for r in results), 1),
         readings=tuple(_reading(command.reading, r, suite) for command, r in finished if command.reading),
-        examinations=tuple(_examined(r.figures) for r in results if isinstance(r.figures, ExaminationFigures)),
+        examinations=tuple(_examined(command.examination, r.figures) for command, r in finished if command.examination),
         effect_sizes=effect_sizes(suite, job.folder, run),
     )
 
@@ -143,12 +143,13 @@ def _reading(reading: PlannedReading, result: Result[EvaluationFigures], suite: 
     )
 
 
-def _examined(figures: ExaminationFigures) -> ExaminedRecord:
+def _examined(examination: PlannedExamination, figures: ExaminationFigures) -> ExaminedRecord:
     return ExaminedRecord(
         experiment=figures.experiment,
         split=figures.split,
         targets=figures.targets,
         maximum_context=figures.maximum_context,
+        options=examination.further() or None,
         effective_context=figures.effective_context if isinstance(figures, TruncationFigures) else None,
     )
 
