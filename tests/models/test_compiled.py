@@ -1,7 +1,9 @@
 """Compiled passes for a few positions against torch's operations in float64, and readers with and without them."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +168,20 @@ def test_what_cannot_be_compiled_is_done_without(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     monkeypatch.setenv(compiled.VARIABLE, "0")
     assert find() is None
+
+
+def test_another_process_never_loads_a_part_of_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    theirs, run = tmp_path / compiled.NAME, subprocess.run
+    theirs.write_bytes(b"compiled by another process")
+
+    def watched(command: list[str], **options: Any) -> Any:
+        done = run(command, **options)
+        assert theirs.read_bytes() == b"compiled by another process", "until all is written"
+        return done
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    compiler = next(path for name in ("cc", "gcc", "clang") if (path := shutil.which(name)))
+    source = Path(compiled.__file__).with_name("compiled.c")
+    compiled._compile(compiler, source, tmp_path)
+    assert theirs.stat().st_size > 1000
+    assert [path.name for path in tmp_path.iterdir()] == [compiled.NAME]

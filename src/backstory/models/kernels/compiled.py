@@ -21,6 +21,7 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient
 from backstory.storage import disk_cache
+from backstory.storage.atomic import atomic_file
 
 VARIABLE = "BACKSTORY_COMPILED"
 """Environment variable that turns the compiled passes off if it is 0."""
@@ -63,10 +64,11 @@ def library() -> ctypes.CDLL | None:
 
 
 def _compile(compiler: str, source: Path, folder: Path) -> None:
-    """Compile the source into a folder. Raises SubprocessError."""
-    command = [compiler, *FLAGS, str(source), "-o", str(folder / NAME), "-lm"]
-    if subprocess.run([*command, THREADS], capture_output=True, timeout=60).returncode:
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    """Compile the source into a folder, whole or not at all, as another process may load it. Raises SubprocessError."""
+    with atomic_file(folder / NAME) as built:
+        command = [compiler, *FLAGS, str(source), "-o", built.name, "-lm"]
+        if subprocess.run([*command, THREADS], capture_output=True, timeout=60).returncode:
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 def _processor() -> str:
