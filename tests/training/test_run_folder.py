@@ -50,6 +50,8 @@ def test_a_run_leaves_its_settings_log_checkpoints_and_result(tiny_config: RunCo
     assert result["provenance"]["weights"] == weights_hash(load_run(tiny_run).model)
     assert begun["precision"] == "float32" and begun["precision_reason"]
     assert result["figures"]["curve"][0]["valid_nats"] == events(tiny_run, "epoch")[0]["valid_nats"]
+    seconds = [epoch["seconds"] for epoch in result["figures"]["curve"]]
+    assert seconds == sorted(seconds) and seconds[-1] == result["provenance"]["seconds"], "since the start of the run"
 
 
 def test_a_second_run_into_the_same_folder_is_refused(tiny_config: RunConfig, finished: Path, quietly: Train) -> None:

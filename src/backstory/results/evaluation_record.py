@@ -253,7 +253,7 @@ class EpochRecord(Record):
     finetuning: bool | None = left_out()
     """True if the epoch was one of fine-tuning. Absent from older results."""
     seconds: Amount | None = None
-    """Duration of the epoch in seconds."""
+    """Seconds of training and validation from the start of the run to the end of the epoch."""
     tokens_per_second: Amount | None = None
     """Speed of its training steps."""
     best: bool | None = left_out()
