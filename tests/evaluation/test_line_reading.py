@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import math
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,9 @@ from tiers import fast_then_full
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
+from backstory.evaluation import evaluation
+from backstory.models import Prediction
+from backstory.readers import StaticReader
 from backstory.runs.run import load_run
 
 Runs = Callable[..., Path]
@@ -79,6 +83,19 @@ def test_a_reader_begins_anew_with_every_line(reader: str, tiny_run: Path, tmp_p
         alone = bs.evaluate(tiny_run, io.BytesIO(row["text"].encode()), reader=reader, allow_unknown=True).figures
         assert row["tokens"] == alone.tokens
         assert row["nats"] == pytest.approx(alone.nats_per_token * alone.tokens, rel=1e-5)
+
+
+def test_the_time_is_that_of_the_reader_alone(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(StaticReader):
+        def predict(self, tokens: torch.Tensor) -> Prediction:
+            time.sleep(0.5)
+            return super().predict(tokens)
+
+    monkeypatch.setattr(evaluation, "StaticReader", Slow)
+    result = bs.evaluate(tiny_run, TEXT, each_line=True, reader=SGD, allow_unknown=True)
+    assert len(result.figures.gains) == 2 and result.provenance.seconds < 2.0, (
+        "five lines take the static reader longer"
+    )
 
 
 def test_lines_longer_than_a_block_are_read_on(tiny_run: Path, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
     if setup.layers[0].name != "static":  # then the static reader reads the lines too, for comparison
         static = StaticReader(setup.run.model, setup.reader.precision)
         passes["static"] = LineReading(static, split, vocabulary.start, batch_size=batch_size)
-    metrics, done = MetricSet.for_evaluation(setup, options), 0
+    metrics, readings, done = MetricSet.for_evaluation(setup, options), dict[str, Reading](), 0
     with metrics:
         for name, one in passes.items():
             for block in one.remaining():
@@ -164,7 +164,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
                 done += int(block.scored.sum())
                 if progress is not None:
                     progress(done, len(passes) * len(split.ids))
-    readings = {name: one.result() for name, one in passes.items()}
+            readings[name] = one.result()
     figures = collect_figures(setup, readings, metrics, audit.report, overlap)
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
     figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
