@@ -246,7 +246,7 @@ def evaluate(
         >>> result = bs.evaluate("runs/demo", split="valid", reader="cache")
         >>> print(result.figures.perplexity, result.figures.audit.passed)
     """
-    source, requested = open_model(model, tokenizer, name), own_text(text)
+    source, requested = open_model(model, tokenizer, name, options), own_text(text)
     if corpus is not None and not isinstance(corpus, str | Path):
         names = [str(name) for name in corpus]
         return evaluation.evaluate_corpora(source, names, progress=progress, text=requested, **options)
@@ -293,7 +293,7 @@ def audit(
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
     requested = EvalOptions.build(None, text=own_text(text), **plain_options(options))
     requested.check()
-    setup = open_evaluation(open_model(model, tokenizer, name), requested, other_corpus=True)
+    setup = open_evaluation(open_model(model, tokenizer, name, options), requested, other_corpus=True)
     return evaluation.audit_reader(setup, progress)[1].record()
 
 
@@ -395,7 +395,7 @@ def examine(
         own = path_or_none(corpus) if text is None else own_text(text)
         return examine_runs(model, examine_options(experiment, options), text=own, **process)
     if isinstance(model, str | Path | Run | nn.Module) and not _is_alone(model, tokenizer):
-        source, requested = open_model(model, tokenizer, name), own_text(text)
+        source, requested = open_model(model, tokenizer, name, options), own_text(text)
         check_one_text(corpus, text)
         if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
             options["corpus"] = str(path_or_none(corpus))
@@ -444,7 +444,8 @@ def explain(
     Example:
         >>> bs.explain("runs/demo", "surprisal", at=5000, words=40).to_frame()
     """
-    source, requested = open_model(run, tokenizer), own_text(text)
+    loading = {} if options.get("against") else options  # else they may be of the model that it is compared with
+    source, requested = open_model(run, tokenizer, None, loading), own_text(text)
     if name == "reading":
         return compare_readers(source, CompareOptions.of(**plain_options(options)), text=requested, progress=progress)
     return explain_passage(source, name, ExplainOptions.of(**plain_options(options)), text=requested, progress=progress)

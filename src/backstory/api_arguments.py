@@ -13,7 +13,7 @@ from torch import nn
 from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
-from backstory.config.options import ExamineOptions
+from backstory.config.options import ExamineOptions, LoadOptions
 from backstory.config.schema import SPLITS
 from backstory.context import EXPERIMENTS
 from backstory.data import Vocabulary
@@ -24,8 +24,18 @@ from backstory.runs.model_in_memory import model_in_memory
 from backstory.runs.run import Run
 
 
-def open_model(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:
-    """Return a model in memory as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
+def open_model(
+    model: Path | str | Run | nn.Module,
+    tokenizer: Any = None,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Path | str | Run:
+    """Return a model in memory as a run, and a name as it is.
+
+    Raises UserError, also for `options` of loading with a model that is in memory, and TypeError for other modules.
+    """
+    if isinstance(model, Run | nn.Module) and (idle := LoadOptions.among(options or {})):
+        raise UserError(f"{idle[0]} is for a model that is loaded by its name; leave it out to read one in memory")
     if isinstance(model, LanguageModel):
         if not isinstance(tokenizer, Vocabulary):
             raise UserError(

@@ -87,6 +87,22 @@ def test_a_reader_in_memory_is_audited_on_ids_or_a_corpus(tiny_run: Path, tiny_d
     assert not cheat.passed and cheat.checks is not None and not cheat.checks["causal"] and cheat.failures
 
 
+LOADING = [{"window": 4}, {"stride": 2}, {"dtype": "bfloat16"}, {"revision": "main"}, {"device_map": "auto"}]
+
+
+@pytest.mark.parametrize("idle", [*LOADING, {"device": "cpu"}])
+def test_options_of_loading_are_refused_for_a_model_in_memory(idle: dict[str, str], tiny_run: Path) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    ids, name = vocabulary.encode(TEXT), next(iter(idle))
+    with pytest.raises(UserError, match=f"{name} works with runs only"):
+        bs.examine(model, ids, targets=5, maximum_context=4, **idle)
+    for read in (bs.evaluate, bs.audit, bs.explain):
+        with pytest.raises(UserError, match=f"{name} is for a model that is loaded by its name"):
+            read(model, text=TEXT, tokenizer=vocabulary, **idle)
+    with pytest.raises(UserError, match=f"{name} is for a model that is loaded by its name"):
+        bs.examine(model, text=TEXT, tokenizer=vocabulary, targets=5, maximum_context=4, **idle)
+
+
 def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path, tiny_dataset: Dataset) -> None:
     model, vocabulary = bs.load(tiny_run)
     model.train()

@@ -45,6 +45,12 @@ class LoadOptions(Options):
         """Return these options alone."""
         return LoadOptions(**{field.name: getattr(self, field.name) for field in fields(LoadOptions)})
 
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> list[str]:
+        """Return the names of the options of loading among others that differ from the default."""
+        own = fields(LoadOptions)
+        return [field.name for field in own if options.get(field.name, field.default) != field.default]
+
     def not_default(self) -> list[str]:
         """Return the names of the options beside the device that differ from the default: a run has none."""
         return [field.name for field in fields(LoadOptions)[1:] if getattr(self, field.name) != field.default]

@@ -16,7 +16,7 @@ import torch
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
-from backstory.config.options import ExaminationSettings, ExamineOptions
+from backstory.config.options import ExaminationSettings, ExamineOptions, LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, ProcessGroup, SingleProcess, check_length, check_splits
@@ -43,7 +43,7 @@ from backstory.storage.provenance import check_place
 
 FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""
-OF_RUNS = ("reader", "precision", "device", "data_dir", "corpus", "allow_unknown")
+OF_RUNS = ("reader", "precision", "data_dir", "corpus", "allow_unknown", *LoadOptions.__dataclass_fields__)
 """Options of runs alone: a model at hand comes with its reader and its text."""
 
 
