@@ -22,7 +22,15 @@ from test_context_brute_force import FLOAT32, TYPES, build, corpus, examination
 from tiers import fast_then_full
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import (
+    EmbeddingConfig,
+    ModelConfig,
+    NoBufferConfig,
+    RunConfig,
+    SoftmaxConfig,
+    TransformerConfig,
+    UserError,
+)
 from backstory.config.readers import CacheSettings
 from backstory.context import (
     EXPERIMENTS,
@@ -36,6 +44,7 @@ from backstory.context import (
 from backstory.context.bootstrap import clusters_of
 from backstory.context.losses import LOSSES, UNFINISHED, LossStore
 from backstory.data import prepare
+from backstory.models import LanguageModel, build_model
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.runs.run import load_run
@@ -275,6 +284,30 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
     assert examined(Other()) == examined(Other()) == (0, 2.0), (
         "what does not tell what it is made of is not known again"
     )
+
+
+@pytest.mark.parametrize("with_text", [False, True])
+@pytest.mark.parametrize("changed", [{"heads": 4}, {"window": 9}])
+def test_losses_at_hand_are_not_taken_over_from_a_model_that_only_weights_equal(
+    changed: dict[str, int], with_text: bool, tiny_run: Path, tmp_path: Path
+) -> None:
+    _, vocabulary = bs.load(tiny_run)
+    types = len(vocabulary)
+
+    def transformer(**settings: int) -> LanguageModel:
+        torch.manual_seed(0)
+        core = TransformerConfig(**{"layers": 1, "hidden": 8, "heads": 2, "window": 30} | settings)
+        return build_model(ModelConfig(EmbeddingConfig(8), core, SoftmaxConfig(), NoBufferConfig()), types).eval()
+
+    ids = np.random.default_rng(0).integers(0, types, 200)
+    words = " ".join(vocabulary.tokens([i for i in ids.tolist() if vocabulary.tokens([i])[0].isalpha()]))
+    text: dict[str, Any] = {"text": f"{words}\n", "tokenizer": vocabulary} if with_text else {"corpus": ids}
+    numbers: dict[str, Any] = {"targets": 30, "maximum_context": 20, "experiment": "truncate"} | text
+    bs.examine(transformer(), out=tmp_path, **numbers)
+    assert bs.examine(transformer(), out=tmp_path, **numbers).provenance.taken_over == 4
+    found = bs.examine(transformer(**changed), out=tmp_path, **numbers)
+    assert found.provenance.taken_over == 0
+    assert found.figures == bs.examine(transformer(**changed), **numbers).figures
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
