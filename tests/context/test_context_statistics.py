@@ -30,6 +30,7 @@ from backstory.context.bootstrap import (
     means_in_clusters,
     over_seeds,
     resampled_means,
+    resampled_seeds,
     t_limit,
 )
 from backstory.data import prepare
@@ -329,6 +330,51 @@ def test_intervals_over_seeds_hold_the_truth_as_often_as_they_say(
 def test_one_seed_has_the_interval_of_its_targets() -> None:
     found = over_seeds([0.5], [Interval(0.5, 0.2, 0.9)])
     assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.2, 0.9))
+
+
+def test_draws_over_seeds_have_the_limits_of_a_t_interval_and_keep_conditions_together() -> None:
+    effects = np.array([[0.1, 1.0], [0.4, 4.0], [0.2, 2.0], [0.9, 9.0]])
+    draws = resampled_seeds(effects, 0, 100_000)
+    limit = t_limit(3) * effects.std(0, ddof=1) / 2
+    np.testing.assert_allclose(np.quantile(draws, [0.025, 0.975], axis=0), [-limit, limit], rtol=0.03)
+    np.testing.assert_allclose(draws[:, 1], 10 * draws[:, 0], atol=1e-9)
+    with pytest.raises(ValueError, match="one seed does not tell"):
+        resampled_seeds(effects[:1], 0)
+
+
+def test_the_effective_context_of_models_that_differ_is_unsure() -> None:
+    curves = np.array([[0.5, 0.002, 0.0, 0.0], [0.5, 0.009, 0.0, 0.0], [0.5, 0.016, 0.008, 0.0]])
+    data = with_excess(*curves.mean(0))
+    alike = effective_context(CONTEXTS, *data, models=np.repeat(curves.mean(0)[None], 3, 0))
+    assert (
+        (alike.context, alike.low, alike.high)
+        == (10, 10, 10)
+        == (alike.context, *ends(effective_context(CONTEXTS, *data)))
+    )
+    differing = effective_context(CONTEXTS, *data, models=curves)
+    assert differing.context == 10 and ends(differing) == (10, 50)
+
+
+def ends(found: EffectiveContext) -> tuple[int | None, int | None]:
+    return found.low, found.high
+
+
+def test_intervals_of_effective_contexts_over_models_hold_the_truth() -> None:
+    """Three models of a family, 200 times: what they lose falls off at rates of their own."""
+    contexts, random = [5, 10, 20, 40, 80, 160, 320], np.random.default_rng(0)
+
+    def curves(models: int) -> np.ndarray:
+        return np.exp(-np.array(contexts) / random.lognormal(2.3, 0.5, (models, 1)))
+
+    truth = contexts[int(last_crossing(curves(100_000).mean(0), 0.01))]
+    hits = without = 0
+    for _ in range(200):
+        models = curves(3)
+        baseline, conditions = with_excess(*models.mean(0), spread=0.01, targets=100)
+        over, alone = (effective_context(contexts, baseline, conditions, models=m) for m in (models, None))
+        hits += (over.low or 0) <= truth <= (over.high or math.inf)
+        without += (alone.low or 0) <= truth <= (alone.high or math.inf)
+    assert hits / 200 >= 0.93 and without / 200 < 0.85
 
 
 class Recalling:

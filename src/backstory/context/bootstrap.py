@@ -176,6 +176,20 @@ def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interva
     return Interval(value, value - math.hypot(margin, below), value + math.hypot(margin, above))
 
 
+def resampled_seeds(effects: np.ndarray, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
+    """Return draws of the error of the mean over seeds: effects (S, C) of each seed -> (resamples, C).
+
+    They are of a multivariate t distribution with S - 1 degrees of freedom and the covariance of that mean, which is the part
+    of seeds in `over_seeds`, for all conditions together. Raises ValueError for a single seed.
+    """
+    seeds = len(effects)
+    if seeds < 2:
+        raise ValueError("one seed does not tell how seeds differ; give the effects of two or more")
+    random = np.random.default_rng([seed, seeds])
+    normal = random.standard_normal((resamples, seeds)) @ (effects - effects.mean(0)) / math.sqrt(seeds * (seeds - 1))
+    return normal * np.sqrt((seeds - 1) / random.chisquare(seeds - 1, (resamples, 1)))
+
+
 @functools.cache
 def t_limit(freedom: float, inside: float = 0.95) -> float:
     """Return the t with the mass `inside` of Student's distribution between -t and t.
@@ -207,15 +221,19 @@ def effective_context(
     seed: int = 0,
     clusters: np.ndarray | None = None,
     effects: Sequence[Interval] | None = None,
+    models: np.ndarray | None = None,
 ) -> EffectiveContext:
     """Return the smallest context from which on each is within `threshold` of the baseline's perplexity, either way.
 
     contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts where some context
     is better than the baseline by more than the threshold and its 95% interval lies below zero; the best of these is named.
-    `effects` are the C effects with their intervals if these are known, as those of several models are.
+    For the mean of several models, `effects` are its C effects with their intervals, and `models` (S, C) the effects of each:
+    the interval of the effective context then covers models as well as targets.
     """
     excess = conditions - baseline[:, None]
     resamples = resampled_means(excess, seed, clusters=clusters)
+    if models is not None:
+        resamples = resamples + resampled_seeds(models, seed)
     if effects is None:
         limits = np.quantile(resamples, [0.025, 0.975], axis=0)
         effects = [Interval(*map(float, one)) for one in zip(excess.mean(0), *limits, strict=True)]

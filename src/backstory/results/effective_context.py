@@ -20,8 +20,8 @@ class ContextRecord(Record):
     """The shortest context from which on the perplexity of all is within `threshold_percent` of the baseline's, either
     way. Null: more than `maximum_context`, or none, as more context hurts."""
     low: Count | Absent | None = ABSENT
-    """Lower end of its 95% interval, over targets alone also for several models; null where that was not reached. Absent from
-    older results."""
+    """Lower end of its 95% interval, over targets, and over models if there are several (over targets alone in results from
+    before November 26, 2026); null where that was not reached. Absent from older results."""
     high: Count | Absent | None = ABSENT
     """Upper end of it."""
     more_context_hurts: bool | None = None
