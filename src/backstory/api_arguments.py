@@ -32,7 +32,8 @@ def open_model(
 ) -> Path | str | Run:
     """Return a model in memory as a run, and a name as it is.
 
-    Raises UserError, also for `options` of loading with a model that is in memory, and TypeError for other modules.
+    Raises UserError, also for `options` of loading with a model in memory, and a tokenizer or name with one that is not, and
+    TypeError for other modules.
     """
     if isinstance(model, Run | nn.Module) and (idle := LoadOptions.among(options or {})):
         raise UserError(f"{idle[0]} is for a model that is loaded by its name; leave it out to read one in memory")
@@ -49,6 +50,8 @@ def open_model(
         return open_in_memory(model, tokenizer, name)
     if tokenizer is not None:
         raise UserError("tokenizer is for a model in memory; remove it, as a run has its own")
+    if name is not None:
+        raise UserError("name is for a model in memory; remove it, as a run is called by its folder")
     return model
 
 

@@ -571,3 +571,23 @@ def test_a_tokenizer_that_would_end_the_process_is_refused_in_one_line(
         assert main(["evaluate", f"hf:{broken}", "--corpus", str(path)]) == 2
         out, err = capfd.readouterr()
         assert not out and told in err and "tokenizer.json" in err and err.count("\n") == 1
+
+
+def test_a_session_goes_on_with_the_same_settings_only(
+    broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(model: Path, *flags: str) -> int:
+        with open(typed) as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", file)
+            return main(["read", f"hf:{model}", "--session", str(tmp_path / "session"), *flags])
+
+    typed = tmp_path / "typed"
+    typed.write_text("the cat sat .\n")
+    assert read(broken) == 0
+    moved = broken.rename(broken.parent / "moved")
+    assert read(moved, "--resume") == 0
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps(config | {"n_head": 2 * config["n_head"]}))
+    capsys.readouterr()
+    assert read(moved, "--resume") == 2
+    assert "was saved with another model; give that one" in capsys.readouterr().err

@@ -120,6 +120,7 @@ def test_models_in_memory_that_cannot_be_read(tiny_run: Path) -> None:
     for ids in (None, "a text", [1, 2], np.zeros(3), np.zeros((2, 2), int), vocabulary):
         assert "token ids" in sentence(lambda ids=ids: bs.audit(model, ids)) or ids in ("a text", [1, 2], vocabulary)
     assert "tokenizer is for a model in memory" in sentence(lambda: bs.evaluate(tiny_run, tokenizer=vocabulary))
+    assert "name is for a model in memory" in sentence(lambda: bs.evaluate(tiny_run, name="mine"))
 
 
 @pytest.mark.parametrize("text", ["nowhere.txt", "no where.txt", Path("nowhere"), "", "."])

@@ -6,14 +6,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
-from torch import nn
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
@@ -38,7 +37,7 @@ from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
 from backstory.results.common import ProvenanceRecord, UnknownTokens
 from backstory.results.result_file import write_result
-from backstory.runs.model_in_memory import ModelElsewhere
+from backstory.runs.model_in_memory import ModelElsewhere, architecture_hash
 from backstory.runs.run import Run, open_run, weights_hash
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
@@ -197,7 +196,7 @@ def examine_model(
             ProvenanceRecord.begun({"seed": None}, "unknown", "unknown", "the scorer's own", described),
         )
     else:
-        weights = _weights(reader) | {"model": _built(reader.model)}
+        weights = _weights(reader) | {"model": architecture_hash(reader.model)}
         device = device_name(next(reader.model.parameters()).device)
         precision = reader.precision
         origin = ProvenanceRecord.begun({"seed": None}, device, precision.name, precision.reason, described)
@@ -311,11 +310,8 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     depends_on = {**reading, **_weights(setup.reader), "text": dataset.fingerprint}
     if training is not None:
         depends_on["training"] = training.fingerprint
-    if run.results is None:  # weights alone do not identify a model from elsewhere
-        built = (
-            {"built": _built(run.model)} if type(run) is ModelElsewhere else {}
-        )  # which has no other settings to tell
-        depends_on["model"] = run.settings() | built
+    if isinstance(run, ModelElsewhere):  # which its weights alone do not identify
+        depends_on["model"] = run.settings() | {"architecture": run.architecture()}
     among = None if text.folded else partial(unknown_share, dataset.vocabulary, split)
     return _Subject(run.name, on, reading, depends_on, setup.provenance(), text, limit, among, run.check_unchanged)
 
@@ -442,19 +438,6 @@ def _weights(reader: Reader) -> dict[str, Any]:
         "device": next(reader.model.parameters()).device.type,
         "torch": torch.__version__,
     }
-
-
-def _built(model: nn.Module) -> str:
-    """Return the SHA-256 (hex) of what weights do not tell of a model: its modules, with their plain attributes and settings.
-
-    Models of equal weights may have other heads or windows of attention, for instance.
-    """
-    digest, plain = hashlib.sha256(), (bool, int, float, str, tuple, type(None))
-    for name, module in model.named_modules():
-        known = {k: v for k, v in vars(module).items() if isinstance(v, plain) or is_dataclass(v)}
-        settings = [f"{key}={value!r}" for key, value in sorted(known.items()) if key != "training"]
-        digest.update("\n".join([name, type(module).__qualname__, *settings, ""]).encode())
-    return digest.hexdigest()
 
 
 def _bytes(gibibytes: float) -> int:

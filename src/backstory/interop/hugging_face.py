@@ -34,7 +34,7 @@ from backstory.interop.model_checks import wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.runs.model_in_memory import ModelElsewhere, unknown_corpus
 from backstory.storage.disk_cache import folder as cache_folder
-from backstory.storage.documents import parse
+from backstory.storage.documents import json_digest, parse
 
 PREFIX = "hf:"
 LOADING = threading.Lock()
@@ -98,6 +98,15 @@ class HuggingFaceRun(ModelElsewhere):
         if (dtype := next(model.parameters()).dtype) != torch.float32:
             read["dtype"] = str(dtype).removeprefix("torch.")
         return {"seed": None, "huggingface": self.name, **self.revision, "read": read, "model": self.own_settings}
+
+    def architecture(self) -> str:
+        # The settings say all of the modules; a folder may be renamed, and transformers brought up to date.
+        model = {
+            key: value
+            for key, value in self.own_settings.items()
+            if key not in ("_name_or_path", "transformers_version")
+        }
+        return json_digest([self.settings()["read"], model])
 
     def _prepared(self, text: TextConfig, data_dir: Path | None) -> Dataset:
         if self.exported:

@@ -21,6 +21,7 @@ from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
 from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, build, open_reader, saved_in
+from backstory.runs.model_in_memory import ModelElsewhere
 from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
@@ -80,6 +81,7 @@ def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader)
         "model": run.weights_hash,
         **({"window": f"{can.maximum_length} ({can.keeps} kept)"} if can.slides else {}),
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
+        **({"architecture": run.architecture()} if isinstance(run, ModelElsewhere) else {}),
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
         "prepared": _prepared_hash(run) if reader.capabilities.adapts_weights else "",
@@ -171,8 +173,9 @@ def check_same(
             f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
             f"{otherwise}"
         )
-    if key in ("model", "vocabulary", "text"):
-        raise UserError(f"{saved.path} was saved with another {key}; give that one, or {otherwise}")
+    if key in ("model", "architecture", "vocabulary", "text"):
+        what = "model" if key == "architecture" else key
+        raise UserError(f"{saved.path} was saved with another {what}; give that one, or {otherwise}")
     theirs, ours = (_described(values.get(key)) for values in (saved.identity, identity))
     what = "reader" if key == "readers" else key.replace("_", " ")
     raise UserError(f"{saved.path} was saved with the {what} {theirs}, not {ours}; give the same, or {otherwise}")

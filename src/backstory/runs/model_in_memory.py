@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from backstory.data import Dataset, Vocabulary, prepare
 from backstory.models import LanguageModel
 from backstory.runs.run import Run, weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
+from backstory.storage.documents import json_digest
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -44,6 +45,10 @@ class ModelElsewhere(Run):
     def settings(self) -> dict[str, Any]:
         return {"seed": None, "model": self.own_settings}
 
+    def architecture(self) -> str:
+        """Return the SHA-256 (hex) of what scores depend on beside weights and vocabulary: the model's settings and modules."""
+        return json_digest([self.own_settings, architecture_hash(self.model)])
+
     def with_settings(self, changes: dict[str, Any]) -> "ModelElsewhere":
         return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
 
@@ -67,6 +72,19 @@ class ModelElsewhere(Run):
         raise UserError(
             f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
         )
+
+
+def architecture_hash(model: nn.Module) -> str:
+    """Return the SHA-256 (hex) of what weights do not tell of a model: its modules, with their plain attributes and settings.
+
+    Models of equal weights may have other heads or windows of attention, for instance.
+    """
+    digest, plain = hashlib.sha256(), (bool, int, float, str, tuple, type(None))
+    for name, module in model.named_modules():
+        known = {k: v for k, v in vars(module).items() if isinstance(v, plain) or is_dataclass(v)}
+        settings = [f"{key}={value!r}" for key, value in sorted(known.items()) if key != "training"]
+        digest.update("\n".join([name, type(module).__qualname__, *settings, ""]).encode())
+    return digest.hexdigest()
 
 
 def unknown_corpus(vocabulary: Vocabulary, content: str | None = None) -> dict[str, Any]:
