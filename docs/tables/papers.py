@@ -160,7 +160,7 @@ def buffer_search() -> Table:
 
 
 def buffer_training() -> Table:
-    """The printed buffer trained from nothing, epoch by epoch: what p and q score, and how much the gate takes of q."""
+    """The printed buffer trained from scratch, epoch by epoch: what p and q score, and how much the gate takes of q."""
     rows = []
     for epoch in figures_of("span-buffer-scratch")["curve"]:
         policy = epoch["policy"]

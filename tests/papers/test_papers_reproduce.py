@@ -503,7 +503,7 @@ def test_runs_end_after_their_minutes_and_say_so(desk: Path, capsys: pytest.Capt
     assert whole["name"] == "suite-small-0.1min"
     assert whole["provenance"]["command"] == "backstory reproduce suite.yaml --scale small --minutes 0.1"
     wide = whole["figures"]["systems"][1]
-    assert wide["protocol"]["minutes"] == 0.1 and " scaled to 0.1 min, from nothing" in out
+    assert wide["protocol"]["minutes"] == 0.1 and " scaled to 0.1 min, from scratch" in out
     assert all(run["epochs"] > 10 for run in whole["figures"]["runs"][2:])  # of the one epoch that the suite has
     assert re.search(r"wide-seed1: running, epoch \d+$", err, re.MULTILINE)
     capsys.readouterr()

@@ -126,7 +126,7 @@ def test_claims_say_what_they_were_tested_on_and_what_confounds_them() -> None:
     other |= {side: {"system": "awd-lstm"} for side in sides}
     table = claims_table(made_of(figures))
     assert cells(table, "Confounded by") == ["other learning rates", "–"]
-    alone = "2.7 M parameters, ptb, 12 epochs of SGD + 6 averaged, from nothing"
+    alone = "2.7 M parameters, ptb, 12 epochs of SGD + 6 averaged, from scratch"
     begun = "2.7 M parameters, ptb, 1 epoch of Adam, from the trained awd-lstm"
     assert cells(table, "Tested on") == [f"{begun}; against {alone}", alone]
     assert cells(systems_table(made_of(figures)), "Trained")[0] == alone.split(", ", 1)[1]

@@ -118,7 +118,7 @@ class ProvenanceRecord(Record):
     ended: Any = left_out()
     """Time at which a training ended; for trainings only. Absent from older results."""
     init_from: Json | None = left_out()
-    """`run` and `weights` that a training began with; null where it began from nothing. For trainings only; absent from
+    """`run` and `weights` that a training began with; null where it began from scratch. For training runs only; absent from
     older results."""
     taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""

@@ -177,7 +177,7 @@ def _training(system: SystemRecord) -> str:
     )
     epochs = f"{protocol.epochs} {plural('epoch', protocol.epochs)} of {optimizer}"
     averaged = f" + {protocol.finetune_epochs} averaged" if protocol.finetune_epochs else ""
-    begin = "from nothing" if protocol.init_from is None else f"from the trained {protocol.init_from}"
+    begin = "from scratch" if protocol.init_from is None else f"from the trained {protocol.init_from}"
     scaled = f" scaled to {protocol.minutes:g} min" if protocol.minutes is not None else ""
     return f"{protocol.corpus}, {epochs}{averaged}{scaled}, {begin}"
 
