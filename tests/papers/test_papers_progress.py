@@ -90,6 +90,8 @@ def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
     assert minutes_to_go(found, 2) == 15
     found[0].state, found[1].state = DONE, FAILED
     assert minutes_to_go(found, 2) == 10
+    found[2].trained, found[2].to_read = 1.0, 0.5  # what follows the training takes time as well
+    assert minutes_to_go(found, 2) == 20
     assert minutes_to_go([], 2) == 0
 
 

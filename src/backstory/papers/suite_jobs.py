@@ -137,6 +137,11 @@ class SuiteFolder:
         """Return True if all results of a run are there."""
         return all(command.done() for command in self.commands(run))
 
+    def share_left(self, run: SuiteRun) -> float:
+        """Return the share of a run's commands that are not done."""
+        done = [command.done() for command in self.commands(run)]
+        return done.count(False) / len(done)
+
     def check(self, runs: Sequence[SuiteRun]) -> None:
         """Raise UserError unless the runs can begin or go on here; nothing is written."""
         check_place(self.path, "reproduction")
@@ -232,6 +237,8 @@ class RunJob(Job):
     """The most epochs there can be; None for a training of so many minutes or steps."""
     trained: float = 0.0
     """Share of the training that is done."""
+    to_read: float = 0.0
+    """Share of its commands that are left once it is trained: preparations, readings and examinations."""
     valid: float | None = None
     """The best validation perplexity so far."""
     minutes: float = 0.0
@@ -254,8 +261,9 @@ class RunJob(Job):
 
     @property
     def minutes_left(self) -> float:
-        """Return the expected time that is left after the training that is done."""
-        return 0.0 if self.state in (DONE, FAILED) else self.minutes * (1 - self.trained)
+        """Return the expected time that is left: of the training, or of what follows, each command for an equal part."""
+        left = 1 - self.trained if self.trained < 1 else self.to_read
+        return 0.0 if self.state in (DONE, FAILED) else self.minutes * left
 
     @property
     def status(self) -> str:
@@ -269,6 +277,7 @@ class RunJob(Job):
         if self.state == FAILED:
             return None
         self._command = next((c for c in self.folder.commands(self.run) if not c.done()), None)
+        self.to_read = self.folder.share_left(self.run)
         if self._command is None:
             self.watch()
             self.state, self.minutes = DONE, minutes_taken(self.folder, self.run)
@@ -371,6 +380,8 @@ def run_jobs_of(folder: SuiteFolder, runs: Sequence[SuiteRun], known: Mapping[st
     jobs = [RunJob(run, folder, DONE if folder.finished(run) else WAITING) for run in runs]
     for job in jobs:
         job.watch()
+        if job.state == WAITING:
+            job.to_read = folder.share_left(job.run)
         if job.state == WAITING and (known_run := known.get(job.run.name)):
             job.state, job.known, job.valid = DONE, known_run, known_run.record.valid_perplexity
         if job.state == DONE:
