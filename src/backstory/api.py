@@ -40,6 +40,7 @@ from backstory.evaluation import evaluation, generation, proving, refereeing
 from backstory.evaluation.opening import open_evaluation
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
+from backstory.models.devices import unaffected
 from backstory.papers.paper import published_examinations
 from backstory.readers import Reader, StaticReader
 from backstory.reports import write
@@ -78,8 +79,10 @@ Progress = Callable[[int, int], None]
 
 _OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
 _SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
-_in_python = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"})
-_of_training = in_python({"allow_equal_splits"}, {"resume": "mode='resume'", "overwrite": "mode='overwrite'"})
+_in_python = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"}, unaffected)
+_of_training = in_python(
+    {"allow_equal_splits"}, {"resume": "mode='resume'", "overwrite": "mode='overwrite'"}, unaffected
+)
 compress, decompress = _in_python(codec.compress), _in_python(codec.decompress)
 generate, verify = _in_python(generation.generate), _in_python(proving.verify)
 

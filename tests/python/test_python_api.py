@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,20 @@ def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
         examined = bs.examine(kind(tiny_run), targets=20, maximum_context=10, out=out)
         assert examined.path == Path(out) / "result.json" and math.isfinite(examined.figures.baseline.nats)
         bs.report(kind(tiny_run), kind(tmp_path / f"{kind.__name__}.html"))
+
+
+@pytest.mark.parametrize(
+    "around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+)
+def test_a_call_inside_no_grad_or_autocast_gives_what_it_gives_alone(
+    tiny_run: Path, tmp_path: Path, around: Callable[[], AbstractContextManager]
+) -> None:
+    def called(name: str) -> tuple[float, float]:
+        trained = bs.train(tiny_run, out=tmp_path / name, overrides={"training.epochs": 1})
+        read = bs.evaluate(tiny_run, TEXT, reader="dynamic:rule=sgd,rate=0.1")
+        assert trained is not None
+        return trained.figures.valid_perplexity, read.figures.nats_per_token
+
+    alone = called("alone")
+    with around():
+        assert called("inside") == alone

@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 from backstory.config.errors import NonFiniteError, UserError, nearest, shown
@@ -23,11 +24,14 @@ _FLAG = re.compile(
 _LISTS = {"accept", "overrides"}
 
 
-def in_python(switches: Collection[str], names: Mapping[str, str]) -> Callable[[F], F]:
+def in_python(
+    switches: Collection[str], names: Mapping[str, str], within: Callable[[], AbstractContextManager] = nullcontext
+) -> Callable[[F], F]:
     """Decorate a function of the Python API, so that its errors name its arguments where they would name flags.
 
     `switches` are arguments that are True or False, and `names` those with another name, or form, than their flag. The function
-    raises TypeError for an unknown argument, with the nearest one, or the place of a setting of that name.
+    runs in the context that `within` makes. It raises TypeError for an unknown argument, with the nearest one, or the place of
+    a setting of that name.
     """
 
     def decorate(function: F) -> F:
@@ -39,7 +43,8 @@ def in_python(switches: Collection[str], names: Mapping[str, str]) -> Callable[[
             if not takes_any and (unknown := [name for name in kwargs if name not in parameters]):
                 raise TypeError(_unknown(function.__name__, unknown[0], kwargs[unknown[0]], parameters))
             try:
-                return function(*args, **kwargs)
+                with within():
+                    return function(*args, **kwargs)
             except (UserError, NonFiniteError, Stopped) as error:
                 error.args = (with_arguments(str(error), switches, names), *error.args[1:])
                 raise

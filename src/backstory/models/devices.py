@@ -3,7 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,18 @@ class Precision:
         if self.native or self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(device.type, self.dtype)
+
+
+@contextmanager
+def unaffected() -> Iterator[None]:
+    """Run the block outside of its caller's autocast, `no_grad` and `inference_mode`, which change what is computed."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @checked()
