@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,25 @@ def test_a_second_training_in_the_folder_is_refused(
     assert "is not empty" in told["new"]
     assert outcome(folder) == outcome(tiny_run)
     assert not (folder / LOCK).exists()
+
+
+def test_a_training_in_another_thread_is_refused_and_the_first_is_as_it_was(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    def second(optimizer: torch.optim.Optimizer) -> None:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            pytest.raises(UserError, match="another thread of this process is training"),
+        ):
+            pool.submit(quietly, tiny_config, tmp_path / "second").result()
+
+    at_step(5, second)
+    quietly(tiny_config, tmp_path / "tiny")
+    assert outcome(tmp_path / "tiny") == outcome(tiny_run)
+    assert not (tmp_path / "second").exists()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(quietly, tiny_config, tmp_path / "second").result()
+    assert outcome(tmp_path / "second") == outcome(tiny_run)
 
 
 def test_two_that_both_found_the_folder_free(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:

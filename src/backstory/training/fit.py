@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ from backstory.training.word_vectors import initialise_from_counts
 
 WORKER = "backstory.training.training_worker"
 """The module of the other processes."""
+_TRAINS = threading.RLock()
+"""Held by the thread that trains; a callback may train another model in the same thread."""
 
 
 @checked(threads=(1, MOST_THREADS), workers=(1, MOST_WORKERS))
@@ -87,7 +90,10 @@ def train(
     console = console or make_console(stderr=True)
     others = {name: path and str(path) for name, path in (("data_dir", data_dir), ("init_from", init_from))}
     others |= {"allow_equal_splits": allow_equal_splits}
-    with _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads):
+    with (
+        _only_thread(),
+        _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads),
+    ):
         keep_freed_memory()
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             dataset = prepare(config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None)
@@ -156,6 +162,20 @@ def _check_arguments(
         raise UserError("a resumed run continues with its own weights; leave --init-from out")
     if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
+
+
+@contextmanager
+def _only_thread() -> Iterator[None]:
+    """Refuse a training beside that of another thread, as torch's random numbers belong to the process."""
+    if not _TRAINS.acquire(blocking=False):
+        raise UserError(
+            "another thread of this process is training, and both would draw from the same random numbers; train one after "
+            "the other, or each in a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _TRAINS.release()
 
 
 @contextmanager
