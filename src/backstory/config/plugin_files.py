@@ -65,9 +65,13 @@ def load_plugin(file: Path, given_to: str = "--plugin") -> None:
 
 def plugin_flags() -> str:
     """Return the flags of the loaded files, for a command that is printed: ` --plugin my_core.py`; empty without any."""
+    return "".join(f" --plugin {path}" for path in _pasted())
+
+
+def _pasted() -> list[str]:
+    """Return the paths of the loaded files as they are typed in this folder."""
     here = Path.cwd()
-    paths = (Path(path) for path in LOADED)
-    return "".join(f" --plugin {pasted(p.relative_to(here) if p.is_relative_to(here) else p)}" for p in paths)
+    return [pasted(p.relative_to(here) if p.is_relative_to(here) else p) for p in map(Path, LOADED)]
 
 
 def plugin_hashes() -> dict[str, str]:
@@ -129,7 +133,23 @@ def of_plugin(error: Exception) -> UserError | None:
     path = next((file for file in reversed(files) if file in LOADED), None)
     if path is None:
         return None
-    return UserError(f"{where(error, Path(path))}: {type(error).__name__}: {error}")
+    return UserError(f"{where(error, Path(path))}: {_told(error)}")
+
+
+def beside_plugins(error: Exception) -> UserError | None:
+    """Return an error of our own code as one line where a loaded file may have brought it about; None without such a file."""
+    if not LOADED:
+        return None
+    checks = " or ".join(f"`backstory check {path}`" for path in _pasted())
+    return UserError(f"it fails with {plugin_flags().strip()} ({_told(error)}); see what {checks} says")
+
+
+def _told(error: Exception) -> str:
+    """Return the kind and the message of an error; an error of somebody's may have none."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def where(error: BaseException, path: Path) -> str:
