@@ -1,7 +1,9 @@
 """The end of a process, and environment variables on other processes: taken, or refused in one line."""
 
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -101,6 +103,25 @@ def ended(*arguments: str, program: str = PROGRAM) -> tuple[int, str, str]:
 
 def test_a_program_ends_with_its_threads_and_exit_functions_and_leaves_its_modules_alone() -> None:
     assert ended() == (3, "main\nthread\natexit\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_whose_thread_never_ends_can_be_ended(number: signal.Signals) -> None:
+    program = PROGRAM.replace("time.sleep(0.1)", "time.sleep(1000)").replace(
+        'print("main")', 'for number in (2, 15): signal.signal(number, signal.SIG_IGN)\n    print("main")'
+    )
+    program = program.replace("import atexit", "import signal, atexit").replace(
+        "return 3", "sys.stdout.flush(); return 3"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stdout.readline() == "main\n"
+        for _ in range(100):  # it ignores signals until its main function has returned
+            running.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                assert running.wait(0.1) == -number
+                return
+        running.kill()
+        pytest.fail("it does not end")
 
 
 def test_a_program_that_raises_ends_as_python_does() -> None:

@@ -22,11 +22,15 @@ TOGETHER = 5.0
 def run_program(main: Callable[[], int]) -> NoReturn:
     """End this process with the exit code of a program, without taking apart the modules that it has loaded.
 
-    With torch among them that takes Python up to a second. Threads are joined first, and functions of `atexit` called.
+    With torch among them that takes Python up to a second. Threads are joined first, and functions of `atexit` called; while
+    there are threads to join, Ctrl-C and SIGTERM end the process.
     """
     codes: list[int] = []
     atexit.register(lambda: codes and _end(codes[0]))  # registered before the others, and so called after them
     codes.append(main())
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        for number in (signal.SIGINT, signal.SIGTERM):  # a thread of somebody's code may never end
+            signal.signal(number, signal.SIG_DFL)
     sys.exit(codes[0])
 
 
