@@ -335,3 +335,14 @@ def test_standard_input_and_output_in_other_processes(tiny_run: Path) -> None:
 
     data = os.urandom(100) + b"ann saw the tea\n" * 20
     assert piped("decompress", piped("compress", data)) == data
+
+
+def test_the_file_that_is_read_is_not_written_over(tiny_run: Path, tmp_path: Path) -> None:
+    text, code = tmp_path / "text.txt", tmp_path / "text.bks"
+    text.write_text("ann saw the tea\n")
+    compress(text, tiny_run, code)
+    before = code.read_bytes()
+    for file, work in ((text, compress), (code, decompress)):
+        with pytest.raises(UserError, match=rf"{file.name} is the file that is read; choose another file to write"):
+            work(str(file), tiny_run, tmp_path / "." / file.name, overwrite=True)
+    assert (text.read_text(), code.read_bytes()) == ("ann saw the tea\n", before)

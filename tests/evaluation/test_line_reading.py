@@ -153,3 +153,17 @@ def test_lines_of_a_file_of_records_and_of_standard_input(
 def test_what_lines_cannot_be_scored(options: dict, says: str, tiny_run: Path) -> None:
     with pytest.raises(UserError, match=says):
         bs.evaluate(tiny_run, **{"each_line": True, "allow_unknown": True} | options)
+
+
+def test_each_file_to_write_is_a_file_of_its_own(tiny_run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.tsv"
+    text.write_text("ann saw the tea\n")
+    for written, problem in (
+        ({"per_token": tmp_path / "a.tsv", "per_line": tmp_path / "." / "a.tsv"}, "would be written twice"),
+        ({"per_token": tmp_path / "a.tsv", "proof": tmp_path / "a.tsv"}, "would be written twice"),
+        ({"per_line": text}, "is the file that is read"),
+        ({"proof": text}, "is the file that is read"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            bs.evaluate(tiny_run, text, each_line=True, overwrite=True, **written)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.tsv"] and text.read_text() == "ann saw the tea\n"

@@ -16,6 +16,7 @@ from backstory.cli.evaluate import text_source
 from backstory.config import UserError, check_name
 from backstory.config.options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
 from backstory.config.terminal import make_console, progress_bar
+from backstory.storage.atomic import check_apart
 
 if TYPE_CHECKING:
     from backstory.results import Result
@@ -118,6 +119,7 @@ def _text(output: Output) -> Path | BinaryIO | None:
 
     if output.html is not None:
         check_page(output.html, output.overwrite)
+        check_apart([output.html], output.text)
     return None if output.text is None else text_source(output.text)
 
 

@@ -110,7 +110,7 @@ def compress(
         >>> print(code.bits_per_byte)
     """
     if out is not None:
-        check_out(Path(out), overwrite)
+        check_out(Path(out), overwrite, file)
     elif resume:
         raise UserError("nothing to resume: a compression is saved beside its file; name that with --out")
     data, options = read_all(file), LoadOptions.of(**loading)
@@ -209,7 +209,7 @@ def decompress(
     """
     name = name_of(file)
     if out is not None:
-        check_out(Path(out), overwrite)
+        check_out(Path(out), overwrite, file)
     header, code = unpack(read_all(file), name, damaged=keep)
     if header.content != "file":
         raise UserError(f"{one_line(name)} is the proof of an evaluation, not a file; use `backstory verify`")

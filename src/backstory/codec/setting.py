@@ -25,7 +25,7 @@ from backstory.models.kernels import compiled
 from backstory.readers import READERS, Reader
 from backstory.readers.registry import ConfiguredLayer, build, prepared_files
 from backstory.runs.run import Run, open_run
-from backstory.storage.atomic import check_new, check_writable, write_atomically
+from backstory.storage.atomic import check_apart, check_new, check_writable, write_atomically
 from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
 
@@ -55,8 +55,12 @@ def name_of(file: Source) -> str:
     return str(file) if isinstance(file, str | Path) else str(getattr(file, "name", "the code"))
 
 
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raise UserError, before the work, for a file that exists unless it may be replaced, or a place that cannot be written."""
+def check_out(out: Path, overwrite: bool, read: Any = None) -> None:
+    """Raise UserError, before the work, for a file that exists unless it may be replaced, or a place that cannot be written.
+
+    The file that is read may not be replaced.
+    """
+    check_apart([out], read)
     check_new(out, "another place with --out", overwrite)
     check_writable(out.parent)
 

@@ -31,7 +31,7 @@ from backstory.results.common import OverlapRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
 from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run, open_run
-from backstory.storage.atomic import within
+from backstory.storage.atomic import check_apart, within
 from backstory.storage.provenance import check_place
 
 Progress = Callable[[int, int], None]
@@ -58,6 +58,7 @@ def evaluate(
     if options.per_line is not None:
         check_table(options.per_line, options.overwrite, ENDINGS)
     check_proof(options)
+    check_apart((options.per_token, options.per_line, options.proof), options.text)
     setup = open_evaluation(model, options, other_corpus=True)
     if setup.lines is not None:
         return _evaluate_lines(setup, setup.lines, progress)

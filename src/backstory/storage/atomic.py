@@ -4,7 +4,7 @@ import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +32,18 @@ def check_new(path: Path, instead: str, overwrite: bool | None = None) -> None:
     if path.exists() and not (overwrite and path.is_file()):
         flag = "" if overwrite is None or not path.is_file() else " or --overwrite"
         raise UserError(f"{path} exists; choose {instead}{flag}")
+
+
+def check_apart(written: Sequence[Path | None], read: Any) -> None:
+    """Raise UserError if two of the files to write are one, or one of them is the file that is read."""
+    source = os.path.realpath(read) if isinstance(read, str | Path) else None
+    places: list[str] = []
+    for path in filter(None, written):
+        place = os.path.realpath(path)
+        if place == source or place in places:
+            problem = "is the file that is read" if place == source else "would be written twice"
+            raise UserError(f"{path} {problem}; choose another file to write")
+        places.append(place)
 
 
 def within(root: Path, *names: str) -> Path:
