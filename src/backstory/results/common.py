@@ -66,7 +66,7 @@ class CorpusRecord(Record):
     name: str | None = left_out()
     """Name of the corpus, or of its file or folder."""
     fingerprint: str | None = left_out()
-    """SHA-256 of the text and of the settings that made tokens of it. Results compare only where it is the same."""
+    """SHA-256 of the text and of the settings that tokenized it. Results compare only if it is the same."""
     types: Count | None = left_out()
     """Size of the vocabulary."""
     provenance: str | None = left_out()
@@ -83,9 +83,9 @@ class ProvenanceRecord(Record):
     """Everything needed to measure a result again. A report shows `not recorded` for what is absent."""
 
     config: Json | None = None
-    """The resolved settings of the run; of a reproduction those of the suite, of a search those of the recipe."""
+    """The resolved settings of the run; for a reproduction those of the suite, for a search those of the recipe."""
     seed: Any = None
-    """The seed that the model was trained with; of several models or runs, a list."""
+    """The seed that the model was trained with; a list for several models or runs."""
     commit: str | None = None
     """Commit of the source tree; null outside a git checkout."""
     versions: Json | None = None
@@ -97,7 +97,7 @@ class ProvenanceRecord(Record):
     precision: str | None = None
     """Precision of the matrix products: `float32` or `bfloat16`."""
     precision_reason: str | None = None
-    """Why that precision was taken."""
+    """Why that precision was chosen."""
     corpus: CorpusRecord | None = None
     """The text that was read."""
     started: str | None = None
@@ -107,18 +107,18 @@ class ProvenanceRecord(Record):
     command: str | None = None
     """The command to run again."""
     weights: Any = left_out()
-    """SHA-256 of the weights that were measured, with their names, shapes and types: of a training the best ones, of a
-    search those of the best trial, of a set of models a list. Absent from older results."""
+    """SHA-256 of the weights that were measured, with their names, shapes and types: the best ones for training, those
+    of the best trial for a search, a list for a set of models. Absent from older results."""
     weights_file: Any = left_out()
-    """SHA-256 of the file they were read from, as the checkpoint's manifest has it. Absent from older results, and for a
-    model that is no run."""
+    """SHA-256 of the file they were read from, as in the checkpoint's manifest. Absent from older results, and for a
+    model that is not a run."""
     prepared: Json | None = left_out()
-    """Files that the reader took from `readers/` of the run, by name, with their SHA-256: tuned settings (`cache.json`), and
-    the manifests of statistics and meta-learners. Absent where it took nothing."""
+    """Files that the reader took from `readers/` of the run, by name, with their SHA-256: tuned settings
+    (`cache.json`), and the manifests of statistics and meta-learners. Absent if it took none."""
     ended: Any = left_out()
-    """Time at which a training ended; for trainings only. Absent from older results."""
+    """Time at which training ended; for training runs only. Absent from older results."""
     init_from: Json | None = left_out()
-    """`run` and `weights` that a training began with; null where it began from scratch. For training runs only; absent from
+    """`run` and `weights` that training began with; null if it began from scratch. For training runs only; absent from
     older results."""
     taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""
@@ -161,16 +161,18 @@ class UnknownTokens(Record):
     """Share of `<unk>` among tokens. Older results have some of these fields or none."""
 
     unknown_tokens: Count | None = None
-    """Tokens that are `<unk>`, written so in the text or outside the vocabulary; null where the vocabulary has none."""
+    """Tokens that are `<unk>`, whether written so in the text or outside the vocabulary; null if the vocabulary has no
+    `<unk>`."""
     unknown_share: Share | None = None
     """Their share of all tokens."""
     out_of_vocabulary_tokens: Count | None = None
-    """Those that the text writes out and the vocabulary lacks, [below](#unknown-words); null where nobody counted them."""
+    """Those written out in the text but outside the vocabulary, [below](#unknown-words); null if they were not
+    counted."""
     out_of_vocabulary_share: Share | None = None
     """Their share of all tokens."""
     out_of_vocabulary_cause: Name | None = None
-    """Why most of these are outside: `script` (letters of another script), `case` (known in upper or lower case), `words`
-    (any other)."""
+    """Why most of these are outside the vocabulary: `script` (letters of another script), `case` (known in upper or
+    lower case), `words` (any other)."""
 
     @staticmethod
     def counted(share: UnknownShare | None) -> "UnknownTokens":
@@ -205,7 +207,7 @@ class OverlapRecord(Record):
     in_: Name
     """The other split, `train` or `valid`."""
     window: Count
-    """Tokens of a stretch."""
+    """Length of a stretch in tokens."""
     share: Share
     """Share of the stretches that occur in the other split too."""
 
@@ -230,12 +232,12 @@ class AuditRecord(Record):
     places: Count | None = None
     """Blocks of the text that were audited."""
     cuts: Count | None = None
-    """Cuts that were tried in them: steps whose scores were compared with what is known before the cut. Absent from older
-    results."""
+    """Cuts that were tried in these blocks: steps whose scores were compared with what is known before the cut. Absent
+    from older results."""
     steps: Count | None = None
     """Steps of these blocks. Absent from older results."""
     seed: str | None = None
-    """Seed of the places and cuts, in decimal digits; `--audit-seed` repeats the audit. Absent from older results."""
+    """Seed of the blocks and cuts, in decimal digits; `--audit-seed` repeats the audit. Absent from older results."""
     checks: Json | None = None
     """`causal`, `distribution`, `scored_before_update`, `one_pass`, `as_reported`: true for each that held (older results
     lack the last); [honest-figures.md](honest-figures.md)."""

@@ -25,9 +25,9 @@ class ContextRecord(Record):
     high: Count | Absent | None = ABSENT
     """Upper end of it."""
     more_context_hurts: bool | None = None
-    """True where some context is better than the baseline by more than the threshold, with an interval of the effect below
-    zero. Absent from older results, which hold the first context that is less than the threshold above the baseline; they
-    are read by the present definition, as far as their effects allow."""
+    """True if some context is better than the baseline by more than the threshold, with an interval of the effect below
+    zero. Absent from older results, which hold the first context that is less than the threshold above the baseline;
+    they are read with the present definition, as far as their effects allow."""
     best_length: Count | Absent | None = ABSENT
     """The best context, if more context hurts."""
     best_effect: Number | Absent | None = ABSENT

@@ -32,11 +32,11 @@ class GateRecord(Record):
     """The gate of a model with two predictions after an epoch of training."""
 
     utilization: Share
-    """Share of tokens that give q half or more (PoU)."""
+    """Share of tokens at which q has half the weight or more (PoU)."""
     win_share: Share
     """Share of tokens for which q is better than p."""
     mean_lambda: Share
-    """Mean share of q."""
+    """Mean weight of q."""
     p_perplexity: Positive
     """Perplexity of p by itself."""
     q_perplexity: Positive
@@ -53,11 +53,11 @@ class PolicyRecord(GateRecord):
     win_share: Share | None = None
     """Share of tokens for which q is better than p."""
     oracle_perplexity: Positive
-    """Perplexity of the better of the two for each token, which no gate can know: a bound, not a result."""
+    """Perplexity with the better of the two for each token, which no gate can know: a bound, not a result."""
     best_constant_lambda: Number | None = None
-    """The best share that is the same for all tokens, in steps of 0.02; chosen on this very text."""
+    """The best weight that is the same for all tokens, in steps of 0.02; chosen on this very text."""
     best_constant_perplexity: Positive
-    """The perplexity with that share."""
+    """The perplexity with that weight."""
     temperatures: Mapping[str, Positive]
     """The perplexity with the gate at other temperatures: `0.01`, `0.1`, `1`, `10`, `100`."""
 
@@ -108,7 +108,7 @@ def _in_order(ranges: Sequence[DistanceRange]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryRange(CostRecord, DistanceRange):
-    """Costs of what comes back after so many tokens."""
+    """Costs of tokens that recur at such a distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class CurveRecord(Record):
     kind: Name
     """`old entity`, `queried value`."""
     forgotten: Number
-    """Nats above exact that a reader pays on it who knows the statistics but nothing of the document."""
+    """Cost in nats above `exact` to a reader that knows the statistics but nothing of the document."""
     bins: tuple[MemoryRange, ...]
     """The costs in each range of distances that occurs, the nearest first."""
 
@@ -141,15 +141,15 @@ class MemoryRecord(Record):
     ([`recall`](corpora.md#recall))."""
 
     exact_nats_per_token: Number
-    """The entropy of the text: what a reader pays who knows the source and has perfect memory."""
+    """The entropy of the text: the cost to a reader that knows the source and has perfect memory."""
     exact_perplexity: Positive
     """The same as a perplexity."""
     excess_nats_per_token: Number
-    """Cost of this reader above it, over all tokens."""
+    """Cost of this reader above the entropy, over all tokens."""
     kinds: Annotated[tuple[KindCosts, ...], NOT_EMPTY]
     """The costs of each kind of token."""
     curves: tuple[CurveRecord, ...]
-    """The costs by distance of each kind that comes back."""
+    """The costs by distance, for each kind that recurs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class NewTokens(Record):
     tokens: Count
     """Their number."""
     nats: Number | None
-    """Mean cost of one; null if there is none."""
+    """Mean cost per token; null if there are none."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         if (self.nats is None) != (self.tokens == 0):
@@ -168,17 +168,17 @@ class NewTokens(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RecencyRange(DistanceRange):
-    """Tokens whose like came last so long ago."""
+    """Tokens whose last occurrence is at such a distance."""
 
     tokens: Count
     """Their number."""
     nats: Number
-    """Mean cost of one."""
+    """Mean cost per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecencyRecord(Record):
-    """Cost of a token by how many tokens ago the same one came last, which shows a memory of what was read so far."""
+    """Cost of a token by the distance to its last occurrence, which shows a memory of what was read so far."""
 
     new: NewTokens
     """The tokens that had not come before."""
@@ -197,15 +197,15 @@ class AnswerCounts(Record):
     documents: Count
     """Documents."""
     answer_tokens: Count
-    """Tokens of their answers."""
+    """Answer tokens in them."""
     nats_per_answer_token: Number
     """Mean negative log-likelihood of these tokens."""
     token_accuracy: Share
     """Share of these tokens that are right."""
     bit_accuracy: Share
-    """Share of their bits that are right; where the likeliest token is no symbol, all are wrong."""
+    """Share of their bits that are right; if the most probable token is not a symbol, all are wrong."""
     document_accuracy: Share
-    """Share of the documents of which every token of the answer is right."""
+    """Share of documents in which every answer token is right."""
 
     def in_words(self) -> str:
         """Return how much is right, in a few words."""
@@ -223,18 +223,18 @@ class LengthAnswers(AnswerCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersRecord(AnswerCounts):
-    """Answers to a synthetic [task](corpora.md#tasks), whose answers are known: the likeliest token against
-    the right one."""
+    """Answers to a synthetic [task](corpora.md#tasks), whose answers are known: the most probable token against the
+    right one."""
 
     task: Name
     """`copy`, `repeat-copy`, `associative-recall` or `priority-sort`."""
     lengths: Annotated[tuple[LengthAnswers, ...], NOT_EMPTY]
-    """The same of the documents of each length."""
+    """The same for the documents of each length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord(Record):
-    """One epoch of a training."""
+    """One epoch of training."""
 
     epoch: CountFrom1
     """Its number, from 1."""
@@ -251,7 +251,7 @@ class EpochRecord(Record):
     averaging: bool | None = None
     """True if the weights were being averaged."""
     finetuning: bool | None = left_out()
-    """True if the epoch was one of fine-tuning. Absent from older results."""
+    """True if this was an epoch of fine-tuning. Absent from older results."""
     seconds: Amount | None = None
     """Seconds of training and validation from the start of the run to the end of the epoch."""
     tokens_per_second: Amount | None = None
@@ -259,9 +259,9 @@ class EpochRecord(Record):
     best: bool | None = left_out()
     """True if no epoch before it was as good on the validation text. Absent from older results."""
     policy: Any = left_out()
-    """The gate on the validation text, as in an evaluation; of a model with two predictions alone."""
+    """The gate on the validation text, as in an evaluation; only for a model with two predictions."""
     answers: Any = left_out()
-    """The answers in the validation text, as in an evaluation; of a synthetic task alone."""
+    """The answers in the validation text, as in an evaluation; only for a synthetic task."""
     means: Json = other_keys()
     """Further means of the objective over the epoch, by name."""
 
@@ -288,14 +288,14 @@ class StepsRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTokens(Record):
-    """Tokens of the splits that a training reads."""
+    """Tokens of the splits that training reads."""
 
     train: Count
     """Tokens of the training split."""
     valid: CountFrom1
     """Tokens of the validation split."""
     test: Count | None = left_out()
-    """Tokens of the test split. Absent from older results, and where there is none."""
+    """Tokens of the test split. Absent from older results, and if there is none."""
     more: Json = other_keys()
 
 
@@ -307,21 +307,21 @@ class TrainingFigures(Figures):
     rows_in = "curve"
 
     parameters: Count
-    """Weights that are trained, shared ones counted once."""
+    """Trained parameters, with shared ones counted once."""
     epochs: Count
     """Epochs that were run."""
     best_epoch: Count
     """The epoch whose weights were kept."""
     valid_perplexity: Positive
-    """Validation at the best epoch."""
+    """Validation perplexity at the best epoch."""
     valid_nats: Number
     """The same in nats."""
     unit: Name
     """See above."""
     tokens: TrainingTokens
-    """Tokens of the splits; with `training.answer_loss_only` those of the answers."""
+    """Tokens of the splits; with `training.answer_loss_only` the answer tokens."""
     unknown: Mapping[str, UnknownTokens] | None = None
-    """By split, `unknown_tokens` and the fields after it of an evaluation, of all of its tokens. Absent from older
+    """`unknown_tokens` and the fields after it of an evaluation, for all tokens of each split. Absent from older
     results."""
     overlap: tuple[OverlapRecord, ...] | None = None
     """Overlap of the held-out splits with others, [below](#overlap). Absent from older results."""
@@ -330,7 +330,7 @@ class TrainingFigures(Figures):
     tokens_per_second: Amount | None
     """Median training speed over the epochs."""
     audit: AuditRecord | None = left_out()
-    """Absent: the validation of a training is not audited."""
+    """Absent: validation during training is not audited."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         for path, expected in self.unknown_in("valid").unknown_faults(self.tokens.valid):
@@ -374,7 +374,8 @@ class ProofRecord(Record):
     nats_per_token: Number
     """Length of the code of the tokens: the score, proved on every token."""
     uncounted_share: Amount | None = left_out()
-    """Share that the last tokens of rows add to the code; they are not counted. Above 1% `verify` takes it for no proof."""
+    """Share that the last tokens of rows add to the code; they are not counted. Above 1%, `verify` does not accept the
+    file as a proof."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,12 +389,13 @@ class EvaluationFigures(UnknownTokens, Figures):
     reader: Name
     """The reader: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
     readers: tuple[Json, ...] | None = None
-    """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`, `theta given,
-    others default`; `default: the tuned settings are for the model as trained`); where weights move also how many (`moving`),
-    the `bytes` held for that, the text of the `statistics`, and of a meta-learner the `base` and how it was `trained`."""
+    """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`, `theta
+    given, others default`; `default: the tuned settings are for the model as trained`); for a reader that moves
+    weights, how many (`moving`), the `bytes` held for that and the text of the `statistics`; for a meta-learner, the
+    `base` and how it was `trained`."""
     gains: tuple[ReaderScore, ...] | None = None
-    """`name`, `nats_per_token` and `perplexity` of the same tokens by the static reader and by each reader of the stack in
-    turn; the last is the result."""
+    """`name`, `nats_per_token` and `perplexity` on the same tokens for the static reader and for each reader of the
+    stack in turn; the last is the result."""
     after: Name | None = None
     """The split that was read before, which an adaptive reader has learned from."""
     unit: Name
@@ -403,24 +405,24 @@ class EvaluationFigures(UnknownTokens, Figures):
     batch_size: CountFrom1 | None = None
     """Rows read side by side; `1` reads the text once from end to end."""
     addressing: Name | None = None
-    """Addressing of an [external memory](external-memory.md), which need not be that of training; null for a model
-    without one. Absent from older results."""
+    """Addressing of an [external memory](external-memory.md), which may differ from training; null for a model without
+    one. Absent from older results."""
     lengths: Annotated[tuple[Count, ...], NOT_EMPTY] | None = None
-    """The lengths that a synthetic [task](corpora.md#tasks) was read at, where they were chosen. Absent from older
+    """The lengths at which a synthetic [task](corpora.md#tasks) was read, if they were chosen. Absent from older
     results."""
     options: Json | None = left_out()
-    """Other options of the reading that are not the default, by name. Absent where all are."""
+    """Other options of the evaluation that are not the default, by name. Absent if there are none."""
     window: Count | None = None
-    """The most tokens that the model reads, where the text was longer and a window slid over it
+    """Largest number of tokens that the model reads, if the text was longer and a window slid over it
     ([huggingface.md](huggingface.md)); else null. Absent from older results."""
     window_keeps: Count | None = left_out()
-    """Tokens that stayed in a full window when it slid: a later token has at least so many before it. Absent where `window` is
-    null, and from older results."""
+    """Tokens that stayed in a full window when it slid: every later token has at least this many before it. Absent if
+    `window` is null, and from older results."""
     lines: CountFrom1 | None = left_out()
-    """Lines that were scored, each by itself from the model's start ([reading.md](reading.md#line-by-line)). Absent from a
-    reading from end to end."""
+    """Lines that were scored, each by itself from the model's start ([reading.md](reading.md#line-by-line)). Absent if
+    the text was read from end to end."""
     empty_lines: Count | None = left_out()
-    """Lines of nothing but white space, which were left out. Absent where `lines` is."""
+    """Lines of nothing but white space, which were left out. Absent if `lines` is."""
     nats_per_token: Number
     """The score."""
     perplexity: Positive
@@ -432,8 +434,8 @@ class EvaluationFigures(UnknownTokens, Figures):
     bits_per_byte: Number | None = None
     """The same loss spread over the text's bytes."""
     open_bits_per_byte: Number | None = left_out()
-    """The loss and the spelling of what tokens do not say, over the bytes of the file: compares models of all vocabularies
-    ([codec.md](codec.md#what-a-code-length-is)). Absent where the file is not there, or over 16 MiB."""
+    """The loss plus the cost of spelling out what the tokens do not say, per byte of the file: compares models of all
+    vocabularies ([codec.md](codec.md#what-a-code-length-is)). Absent if the file is not there, or over 16 MiB."""
     words: Count | None = None
     """Words of the text, see below."""
     nats_per_word: Number | None = None
@@ -443,19 +445,19 @@ class EvaluationFigures(UnknownTokens, Figures):
     policy: PolicyRecord | None = None
     """The gate between two predictions, [below](#policy); null for a model with one."""
     memory: MemoryRecord | None = None
-    """Cost above the exact one, [below](#memory); null if the exact cost is unknown, as for any text but `recall`."""
+    """Cost above the exact cost, [below](#memory); null if the exact cost is unknown, as for any text but `recall`."""
     answers: AnswersRecord | None = None
     """Accuracy of the answers, [below](#answers); null for any text but a synthetic [task](corpora.md#tasks). Absent from
     older results."""
     recency: RecencyRecord | None = None
-    """Cost of a token by how long ago the same one came last, [below](#recency). Absent from older results."""
+    """Cost of a token by the distance to its last occurrence, [below](#recency). Absent from older results."""
     overlap: tuple[OverlapRecord, ...] | None = None
-    """Overlap of the text with the splits that the model was trained and chosen on, [below](#overlap); null if it cannot be
-    measured. Absent from older results."""
+    """Overlap of the text with the splits that the model was trained and selected on, [below](#overlap); null if it
+    cannot be measured. Absent from older results."""
     audit: AuditRecord | None = None
     """The audit of the reader; null if it was not audited."""
     proof: ProofRecord | None = left_out()
-    """The code of the text, [below](#proof). Absent where none was written."""
+    """The code of the text, [below](#proof). Absent if none was written."""
     sections: Json = other_keys()
     """The sections of metrics from outside ([extending.md](extending.md)), by their names."""
 

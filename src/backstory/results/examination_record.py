@@ -38,7 +38,7 @@ class BaselineRecord(Record):
     perplexity: Positive
     """Their exponential."""
     deviation: Any = left_out()
-    """Standard deviation of the nats over [several models](#several-models) alone."""
+    """Standard deviation of the nats over [several models](#several-models); only for several models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class EffectRecord(Record):
     """Effect of a change of the context on the targets."""
 
     name: Name = ""
-    """Unlike all others of the experiment."""
+    """Its name, unique in the experiment."""
     method: Name | None = None
-    """The change, in a word."""
+    """The perturbation, in a word."""
     context: Count | None = None
-    """Tokens that are perturbed, or kept; null: all there are."""
+    """Number of tokens that are perturbed, or kept; null: all there are."""
     targets: Count | None = None
     """Targets that it is a mean over."""
     nats: Number
@@ -67,9 +67,9 @@ class EffectRecord(Record):
     effect_percent: Number
     """The same effect as an increase of perplexity, `100 (exp(effect) - 1)`."""
     deviation: Amount | None = left_out()
-    """Standard deviation of the effect over [several models](#several-models) alone."""
+    """Standard deviation of the effect over [several models](#several-models); only for several models."""
     effects: tuple[Any, ...] | None = left_out()
-    """Effect of each model, of several models alone."""
+    """Effect of each model; only for several models."""
     parameters: Json = other_keys()
     """Parameters of an experiment that is not known here, by name."""
 
@@ -94,7 +94,7 @@ class NamedEffect(EffectRecord):
     """Condition of `drop-target`, and base of the others."""
 
     name: Name = field()
-    """Unlike all others of the experiment."""
+    """Its name, unique in the experiment."""
     targets: Count = field()
     """Targets that it is a mean over."""
 
@@ -170,8 +170,8 @@ class PictureRecord(Record):
     sentence: Name
     """The change, as the beginning of a sentence that ends with the effects: `Perplexity after ...`."""
     by: Name | None = None
-    """Split of the targets whose groups stand side by side, a bar for each series; null: a line for each series, against the
-    boundary."""
+    """Split of the targets whose groups are drawn side by side, with a bar for each series; null: a line for each
+    series, against the boundary."""
 
 
 C = TypeVar("C", bound=EffectRecord)
@@ -191,9 +191,9 @@ class GroupRecord(Record, Generic[C]):
     share: Share
     """Their share of all targets."""
     baseline: BaselineRecord
-    """As above, of these targets alone."""
+    """As above, for these targets only."""
     conditions: Annotated[tuple[C, ...], NOT_EMPTY]
-    """As above, of these targets alone."""
+    """As above, for these targets only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,45 +236,46 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     readers: tuple[Json, ...] | None = None
     """As for an evaluation."""
     seed: Number | None = None
-    """Seed of the draw of targets, of the perturbations and of the bootstrap."""
+    """Seed of the sample of targets, the perturbations and the bootstrap."""
     targets: CountFrom1
     """Tokens that were predicted, the same ones under every condition."""
     maximum_context: Count
     """Only tokens with at least this many before them are targets."""
     context: Count | None = None
-    """The tokens that are perturbed and that the baseline reads; null where that is all of them (`truncate`, `cache`)."""
+    """Number of tokens that are perturbed and that the baseline reads; null if that is all of them (`truncate`,
+    `cache`)."""
     within_documents: bool | None = None
     """True if a context ends where the target's document begins."""
     start_token: bool = False
     """True if contexts that do not reach the beginning of the text begin with the start token. Absent from older results."""
     near: Count = 50
-    """The farthest token that counts as near, for the groups `near`, `far` and `none`."""
+    """Largest distance that counts as near, for the groups `near`, `far` and `none`."""
     tagger: str | None = None
-    """Source of the part-of-speech tags; null where none were needed."""
+    """Source of the part-of-speech tags; null if none were needed."""
     unknown_tag_share: Share | None = None
     """Share of the split's tokens whose tag is that of an unknown word, neither content nor function."""
     pieces_per_word: Amount | None = None
-    """Mean pieces of a word, where the tokens are pieces and targets and contexts are words (null: they are tokens). Absent
-    from older results."""
+    """Mean number of pieces per word, if the tokens are pieces and targets and contexts are words (null: they are
+    tokens). Absent from older results."""
     word_score: Literal["corrected", "sum"] | None = None
-    """Way in which pieces make a word's score: `corrected` for where it begins and ends, or the plain `sum` over its pieces
-    ([huggingface.md](huggingface.md)); null: targets are tokens. Absent from older results, which have sums."""
+    """How a word is scored from its pieces: `corrected` for where the word begins and ends, or the plain `sum` over its
+    pieces ([huggingface.md](huggingface.md)); null: targets are tokens. Absent from older results, which have sums."""
     window: Amount | None = None
-    """The most tokens that the model reads; null: no limit. Absent from older results."""
+    """Largest number of tokens that the model reads; null: no limit. Absent from older results."""
     cut_contexts: Amount | None = None
-    """Targets whose context in words, unperturbed, is longer than that in tokens, and cut to it. Absent from older
+    """Targets whose context in words, unperturbed, has more tokens than `window` and is cut to it. Absent from older
     results."""
     baseline: BaselineRecord
-    """The score that effects are measured from."""
+    """The baseline of the effects."""
     conditions: Annotated[tuple[C, ...], NOT_EMPTY]
     """The conditions, below."""
     groups: tuple[GroupRecord[C], ...] = ()
     """The same for each group of the targets, below; empty without a split."""
     batch_size: CountFrom1 = 1
-    """Rows in which the text was read for the infinite context; of more than one, that context is at least
+    """Rows in which the text was read for the infinite context; with more than one, that context is at least
     `maximum_context`."""
     models: tuple[ExaminedModel, ...] = left_out(())
-    """Only of a set of models, [below](#several-models)."""
+    """Only for a set of models, [below](#several-models)."""
 
     @property
     def label(self) -> str:

@@ -250,7 +250,7 @@ class DocumentRecord(Record):
     title: str
     """Its title, or empty."""
     start: Count
-    """The token of the text where it begins."""
+    """Its first token in the text."""
     tokens: CountFrom1
     """Its tokens."""
     nats: Annotated[tuple[Number, ...], NOT_EMPTY]
@@ -307,7 +307,7 @@ class ComparisonFigures(UnknownTokens, Figures):
     comparison: Name
     """`reading`."""
     title: str
-    """The text, in words."""
+    """Description of the text."""
     text: str
     """The split, or the name of the text file."""
     at: Count
@@ -331,7 +331,7 @@ class ComparisonFigures(UnknownTokens, Figures):
     documents: Annotated[tuple[DocumentRecord, ...], NOT_EMPTY]
     """The documents."""
     positions: Annotated[tuple[PositionRecord, ...], NOT_EMPTY]
-    """The gains by place in a document."""
+    """The gains by position in a document."""
     passages: Annotated[tuple[ExcerptRecord, ...], NOT_EMPTY]
     """The passages that are shown."""
 

@@ -45,13 +45,13 @@ class PlaceRecord(Record):
     """Addressing of an external memory, if the suite sets another than that of training; else null. Absent from older
     results."""
     lengths: tuple[Count, ...] = ()
-    """The lengths at which a synthetic task is read, where they were chosen. Absent from older results."""
+    """The lengths at which a synthetic task is read, if they were chosen. Absent from older results."""
     overrides: tuple[Name, ...] = ()
     """Settings of the model that differ from training, as `core.addressing=dense`. Absent from older results."""
     precision: Name = "float32"
     """Precision of matrix products. Absent from older results."""
     options: Json | None = left_out()
-    """Other options that are not the default, by name. Absent where all are."""
+    """Other options that are not the default, by name. Absent if there are none."""
 
     @cached_property
     def place(self) -> ReadingOptions:
@@ -81,7 +81,7 @@ class ReadingRecord(PlaceRecord):
     seconds: Amount | None = None
     """Duration in seconds. Absent from older results."""
     value: Number | None = None
-    """The score, of the metric."""
+    """The score, in the suite's metric."""
     audited: bool | None = None
     """True if its audit passed; null without one."""
     weights: Any = None
@@ -142,7 +142,7 @@ class MeasuredRecord(Record):
     high: Number | None
     """Upper end of it."""
     best_length: Any = None
-    """The best context where more context hurts."""
+    """The best context if more context hurts."""
 
 
 _LENGTH = re.compile(r"truncate-(\d{1,15})")
@@ -163,8 +163,8 @@ class RunRecord(Record):
     problem: Any = None
     """Why it failed."""
     settings: str | None = None
-    """Fingerprint of everything it is made with: its settings with the seed, `prepare`, and those of the run that it begins
-    with. Absent from older results."""
+    """Fingerprint of everything it is made with: its settings with the seed, `prepare`, and those of the run that it is
+    initialised from. Absent from older results."""
     known: Any = None
     """The file that it was taken over from. Absent from a run of this reproduction."""
     parameters: Count | None = None
@@ -264,15 +264,15 @@ class ProtocolRecord(Record):
     finetune_epochs: Count
     """Epochs of fine-tuning after them."""
     minutes: Number | None = None
-    """Minutes that they were scaled to, or null."""
+    """Minutes that the epochs were scaled to, or null."""
     optimizer: str
     """The optimizer."""
     learning_rate: Number
     """Its learning rate."""
     batch_size: Count
-    """Rows of a batch."""
+    """Batch size."""
     segment: Count
-    """Tokens of a segment."""
+    """Tokens per segment."""
     init_from: str | None
     """The system whose weights it began with, or null."""
 
@@ -290,9 +290,9 @@ class SystemRecord(PlaceRecord):
     published_deviation: Number | None = None
     """Standard deviation over the paper's runs, if it is printed."""
     source: str | None
-    """The place where it is printed, or null."""
+    """Where it is printed, or null."""
     mean: Number | None
-    """Ours over `seeds`."""
+    """Our mean over `seeds`."""
     deviation: Number | None
     """Sample standard deviation of it; null for one seed."""
     seeds: tuple[Any, ...]
@@ -348,7 +348,7 @@ class ClaimRecord(Record):
     holm_p_value: Share | None = None
     """The same by Holm's method, over all claims of the suite at this scale. Absent from older results."""
     seeds: tuple[Any, ...]
-    """Number of seeds of each side."""
+    """Number of seeds on each side."""
     verdict: str
     """`yes`, `no, the opposite`, `not decided`, `one seed: no claim`, `runs are missing: no claim`, `an audit failed: no
     claim`, or `confounded: no verdict`."""
@@ -367,17 +367,17 @@ class MeasureRecord(Record):
     unit: str
     """`nats` per token, `tokens`, or `share` (of the text's tokens, from 0 to 1)."""
     value: Number | None
-    """The number; of `tokens` over several seeds the median; null where a context was not reached."""
+    """The number; for `tokens` over several seeds the median; null if a context was not reached."""
     low: Number | None
-    """Lower end of its 95% interval, over seeds and targets; of `tokens` the least of the seeds."""
+    """Lower end of its 95% interval, over seeds and targets; for `tokens` the smallest over the seeds."""
     high: Number | None
-    """Upper end of it; of `tokens` the most of the seeds."""
+    """Upper end of it; for `tokens` the largest over the seeds."""
     above: Number | None
     """The bound that it must be above; null without one."""
     below: Number | None
     """The bound that it must be below; null without one."""
     best_lengths: tuple[Count, ...] | None = None
-    """Best length of each seed that more context hurts; for `tokens` only. Absent if it hurts none."""
+    """Best length of each seed for which more context hurts; for `tokens` only. Absent if it hurts none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,11 +393,11 @@ class FindingRecord(Record):
     published: str
     """The printed value."""
     source: str
-    """The place where it is printed."""
+    """Where it is printed."""
     figures: Any = None
-    """The numbers in it by their names."""
+    """The numbers in it, by name."""
     system: str
-    """The system that it is judged of."""
+    """The system on which it is judged."""
     baseline: str | None
     """The system that it is compared with, or null."""
     seeds: tuple[Any, ...]
@@ -435,13 +435,13 @@ class ReproductionFigures(Figures):
     note: str | None = None
     """A note for the reader."""
     papers: tuple[str, ...] = ()
-    """The papers it is about."""
+    """The papers it reproduces."""
     metric: Name
     """The score that is compared, `perplexity` or `bits_per_token`; lower is better."""
     unit: Name | None
     """Unit of the scores; null while no run is finished."""
     planned: Count
-    """Runs of the scale."""
+    """Runs planned at this scale."""
     finished: Count
     """Runs that have all their results."""
     failed: Count

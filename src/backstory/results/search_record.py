@@ -24,15 +24,15 @@ class ParameterRecord(Record):
     high: Number | None
     """Upper end of it."""
     log: bool
-    """True if the range is searched by its logarithm."""
+    """True if the range is searched on a logarithmic scale."""
     choices: tuple[Any, ...]
     """The values of a setting without a range."""
     same: Name | None
-    """The setting whose value it takes."""
+    """The setting that it copies its value from."""
     when: Mapping[str, tuple[Any, ...]]
     """The values of other settings at which it is searched."""
     importance: Share | None
-    """Its share in what sets the good trials apart, or null."""
+    """Its share in what distinguishes good trials from the others (PED-ANOVA), or null."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         for name in ("low", "high"):
