@@ -132,9 +132,9 @@ def test_one_page_answers_every_question(folder: Any) -> None:
         "Order of words close by",
         "Order and identity of all words farther away",
         "Content and function words dropped",
-        "Words that come back",
-        "Words that come back, replaced",
-        "What the cache is worth",
+        "Repeated words",
+        "Repeated words, replaced",
+        "Effect of the cache",
     ]
     assert [f"figure {n} (ptb)" in page for n in ("1a", "1c", "1d", "2a", "2b", "3", "4a", "4b", "7")] == [True] * 9
     assert "Other results" not in page
@@ -158,13 +158,13 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
     far = sentences.global_order(found, None)
     assert "replaced +395.3% at 1 and less than 1% from 200 on." in far and "Khandelwal" not in far
     assert sentences.copied(found, BESIDE) == (
-        "Perplexity of words by where they came before: near +10.5% without the word itself and +3.0% without the distant "
+        "Perplexity of words by where they occurred before: near +10.5% without the word itself and +3.0% without the distant "
         "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
         "distant context; Khandelwal et al. 2018, figure 4a (ptb): near +9% and +3.5%, far +2% and +12%."
     )
     assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in sentences.replaced(found, BESIDE)
     assert sentences.cached(found, BESIDE) == (
-        "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not in its window "
+        "Perplexity without the cache +10.5%, by where a word occurred before: near +22.1%, far +35.0%, not in its window "
         "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, figure 7 (ptb): "
         "near +22%, far +28%; 36% of the text not in its window."
     )
@@ -261,7 +261,7 @@ def test_what_was_not_examined_by_class_says_so(folder: Any) -> None:
     found = examined_models([read(folder({"drop-distant": examination("drop-distant", made)}))])[0]
     assert (
         sentences.copied(found, BESIDE)
-        == "Perplexity of words by where they came before: examine again with --by class."
+        == "Perplexity of words by where they occurred before: examine again with --by class."
     )
 
 
@@ -284,7 +284,7 @@ def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: An
     (found,) = examined_models([read(folder({"cache": older}))])
     assert examinations.examination_plots(found.first) == []
     assert sentences.cached(found, None) == (
-        "Perplexity without the cache +10.5%; by where a word came before: examine again; it harms 40.0% of the words."
+        "Perplexity without the cache +10.5%; by where a word occurred before: examine again; it harms 40.0% of the words."
     )
     assert [row[1] for row in examinations.conditions_table(found.first.figures).rows] == [
         "all",
@@ -298,8 +298,8 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert sentences.comparability(found, BESIDE) == (
         "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text: its "
-        "perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. Directions compare, sizes "
-        "only roughly."
+        "perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. Directions can be "
+        "compared, sizes only roughly."
     )
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
     (found,) = examined_models([read(folder(other, "other", "stdlib"))])
@@ -308,7 +308,7 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
         "it was not measured on this text (stdlib)",
         "it reads words, and this model pieces",
         "test split",
-        "read by cache:window=9",
+        "the reader here is cache:window=9",
     ):
         assert part in said
     assert "figure 3 (ptb, another text): content +65%" in sentences.dropped(found, BESIDE)
@@ -413,8 +413,8 @@ def test_examinations_of_one_model_in_folders_of_their_own_are_put_together(run:
     found = all_of_them()
     parts = {name: found[name] for name in ("drop-target", "drop-distant", "replace-target")}
     page = render([place(name, figures, "abc") for name, figures in parts.items()], BESIDE)
-    assert "<h1>hf:small</h1>" in page and page.count(">Words that come back</h3>") == 1
-    assert "Words that come back, replaced" in page
+    assert "<h1>hf:small</h1>" in page and page.count(">Repeated words</h3>") == 1
+    assert "Repeated words, replaced" in page
     for other in ("def", None):
         apart = [place(f"{name}-{other}", figures, f"{other}{i}" if other else None) for i, (name, figures) in
                  enumerate(parts.items())]  # fmt: skip
@@ -426,7 +426,7 @@ def test_words_of_pieces_are_called_words_and_what_is_cut_is_said(folder: Any) -
     found = {name: {**figures, **more} for name, figures in all_of_them().items()}
     found["truncate"]["baseline"] = {**found["truncate"]["baseline"], "context": 1000}
     page = render([folder(found)], BESIDE)
-    said = "Words are of 1.27 pieces on average; the model reads 512 pieces at most; contexts of 3 targets were longer"
+    said = "Words have 1.27 pieces on average; the model reads at most 512 pieces; contexts of 3 targets were longer"
     assert page.count(f"{said}, and cut.") == 1
     assert "context (words)" in page and "nats per word" in page and "100 words (95%: 75 to 150)" in page
     assert "context (tokens)" not in page and "nats per token" not in page and "words left as they are" in page

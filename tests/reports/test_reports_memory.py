@@ -125,7 +125,7 @@ def test_the_page_has_a_section(three: Any, run: Any, made: Any) -> None:
     assert "<h2>Memory</h2>" in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
-    assert "Nats above the exact cost, by what a token is" in html
+    assert "Nats above the exact cost, by kind of token" in html
 
 
 def test_hostile_names_are_text(run: Any, made: Any) -> None:

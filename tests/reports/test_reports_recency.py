@@ -144,7 +144,7 @@ def test_the_page_has_a_section(two: Any, run: Any, made: Any) -> None:
     assert "<h2>Recency</h2>" in html and "<h3>stdlib, valid</h3>" in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
-    assert "Nats by how many tokens ago the same one came last: stdlib, test" in html
+    assert "Nats by distance to the last occurrence: stdlib, test" in html
 
 
 def test_hostile_names_are_text(run: Any, made: Any) -> None:

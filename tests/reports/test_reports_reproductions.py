@@ -299,7 +299,7 @@ def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> Non
     figures = read(folder).of(ReproductionFigures)[0].figures
     shown = (compact(systems_table(figures).without(HOW))[0], compact(claims_table(figures))[0])
     tables = [str(rendered("table", table=table, look="")) for table in shown]
-    for text in (*tables, RULE.split(":")[0], "AWD &amp; MoS, small scale",
+    for text in (*tables, RULE.split(".")[0], "AWD &amp; MoS, small scale",
                  "mos-seed2 failed: no &lt;memory&gt;", "Everything is small.", "A 2018: T"):  # fmt: skip
         assert text in page, text
     assert "Other results" not in page

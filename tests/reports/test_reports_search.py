@@ -115,7 +115,7 @@ def test_a_page_has_it_all_and_the_same_result_gives_the_same_page(changes: dict
     page = render_search(found(**changes))
     assert page == render_search(found(**changes))
     assert "<h1>How fast &amp; how large</h1>" in page and "<script" not in page
-    assert ("What mattered" in page) == bool(found(**changes).figures.trials)
+    assert ("Importance of the settings" in page) == bool(found(**changes).figures.trials)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 

@@ -43,7 +43,7 @@ def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
         assert all(x > 0 and y != 0 for x, y in steps) and max(x for x, _ in steps) - min(x for x, _ in steps) < 0.2
     assert found[5][0] > found[2][0] and found[5][0] == pytest.approx(found[3][0], abs=0.1)
     assert {"$w0", "$w7", "3", "7", "write: slot"} <= set(texts(plot.svg))
-    assert "the 5 of 40 slots that have most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
+    assert "the 5 of 40 slots with the most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
     assert plot.caption.endswith("The full colour is 1 above and 0.5 below.")
 
 
@@ -84,13 +84,13 @@ def test_the_means_of_the_heads_are_a_table(made: Any) -> None:
     assert windows is not None and windows.columns[3].heading == "In 3 windows of 63 slots"
     several = heads_table(result(made, **means(2)).figures)
     assert several is not None and [row[:2] for row in several.rows[1:]] == [("read 1", "3.35"), ("read 2", "3.45")]
-    assert older_words(result(made, **means()).figures) == "Of what is read, 7.2% is of older words."
+    assert older_words(result(made, **means()).figures) == "7.2% of what is read comes from older words."
     assert not isinstance(result(made).figures, MemoryExplanation)
 
 
 def test_the_means_stand_on_the_page(made: Any) -> None:
     page = render_passage(result(made, **means()))
-    assert "Entropy, of 6 bits" in page and ">3.35<" in page and "7.2% is of older words." in page
+    assert "Entropy, of 6 bits" in page and ">3.35<" in page and "7.2% of what is read comes from older words." in page
     assert "of older words." not in render_passage(result(made))
 
 

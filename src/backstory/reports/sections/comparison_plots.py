@@ -59,14 +59,14 @@ def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
     stretches = f.positions
     if len(stretches) < 2:
         return None
-    title = "Gain by place in a document"
+    title = "Gain by position in a document"
     bars = (
         " Bars: 95% intervals (bootstrap over documents, or long blocks of one)."
         if any(g.interval for p in stretches for g in p.gains)
         else ""
     )
     caption = (
-        f"Mean gain in nats per {f.unit} over all documents, by how many {plural(f.unit)} of the document came before; "
+        f"Mean gain in nats per {f.unit} over all documents, by the number of {plural(f.unit)} before it in the document; "
         f"only long documents reach far.{bars}"
     )
 
@@ -207,6 +207,7 @@ def _caption(figures: ComparisonFigures, measure: Measure) -> str:
     out = f" {count(beyond)} extreme {plural('block', beyond)} may reach beyond the picture." if beyond else ""
     numbers = " Numbers: the passages below." if figures.passages else ""
     return (
-        f"What is gained in {what} in each block of {count(block)} {plural(unit, block)}: blue above zero where the first "
-        f"reader does better, orange below where it does worse. The background changes with each document.{line}{numbers}{out}"
+        f"Gain in {what} in each block of {count(block)} {plural(unit, block)}: blue above zero where the "
+        f"first reader does better, orange below where it does worse. The background changes with each document.{line}{numbers}"
+        f"{out}"
     )

@@ -55,13 +55,13 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
     """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
     f = result.figures
     yield pieces.Tabular(readers_table(f), "Readers")
-    yield pieces.Tabular(pairs_table(f), "What is gained")
+    yield pieces.Tabular(pairs_table(f), "Gains")
     command = [result.provenance.command]
     yield pieces.figure(along(f, f"{prefix}-nats"), command)
     if not in_bits(f):
         yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
     yield pieces.figure(by_position(f, f"{prefix}-positions"), command)
-    yield pieces.details("Every place in a document", pieces.Tabular(positions_table(f), "Gain by place"))
+    yield pieces.details("Every position in a document", pieces.Tabular(positions_table(f), "Gain by position"))
     documents = pieces.Tabular(documents_table(f), "Gain of every document")
     heading = f"Every document ({len(f.documents):,})"
     if len(f.documents) > MOST_ROWS:
@@ -77,7 +77,7 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
 
 def _in_perplexity(plot: Plot) -> Piece:
     """Fold up the gain along the text once more, of perplexities."""
-    note = pieces.Note("Differences of perplexities do not add up, and a few hard blocks outweigh all others.")
+    note = pieces.Note("Differences of perplexities do not add up, and a few hard blocks outweigh all the others.")
     return pieces.details("The same in perplexity", pieces.figure(plot), note)
 
 
@@ -231,7 +231,7 @@ def _terminal(result: Comparison, console: Console) -> None:
         for line in gain_columns(f, row, console.width):
             console.print(line, highlight=False)
     if len(f.positions) > 1:
-        _say(console, "\nBy place in a document", "bold")
+        _say(console, "\nBy position in a document", "bold")
         table = positions_table(brief)
         print_text(console, to_text(table if _fits(table, console) else positions_table(brief, intervals=False)))
     _print_documents(console, brief)

@@ -144,7 +144,7 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
         labels(figure, [name for name, _ in examinations])
         return figure
 
-    return svg.plot(draw, prefix, "Perplexity with so much context", sentences.levels(examinations, published))
+    return svg.plot(draw, prefix, "Perplexity by context length", sentences.levels(examinations, published))
 
 
 def frequency(examined: Examinations, published: Published | None) -> Panel | None:
@@ -265,7 +265,7 @@ def copied(examined: Examinations, published: Published | None) -> Panel | None:
     bars = [(titles[name], [examined.in_class(name, group) for group in sentences.CLASSES]) for name in used]
     names = [[f"{name}-{group}" for group in sentences.CLASSES] for name in used]
     captions = _captions(sentences.copied, examined, published)
-    return _by_class(examined, "Words that come back", captions, bars, names, used, published)
+    return _by_class(examined, "Repeated words", captions, bars, names, used, published)
 
 
 def replaced(examined: Examinations, published: Published | None) -> Panel | None:
@@ -281,7 +281,7 @@ def replaced(examined: Examinations, published: Published | None) -> Panel | Non
         bars.append(("dropped", [examined.in_class("drop-target", group) for group in sentences.CLASSES]))
         used.append("drop-target")
     captions = _captions(sentences.replaced, examined, published)
-    return _by_class(examined, "Words that come back, replaced", captions, bars, [], used, published)
+    return _by_class(examined, "Repeated words, replaced", captions, bars, [], used, published)
 
 
 def cached(examined: Examinations, published: Published | None) -> Panel | None:
@@ -291,7 +291,7 @@ def cached(examined: Examinations, published: Published | None) -> Panel | None:
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
     names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
     captions = _captions(sentences.cached, examined, published)
-    return _by_class(examined, "What the cache is worth", captions, bars, names, [CACHE], published)
+    return _by_class(examined, "Effect of the cache", captions, bars, names, [CACHE], published)
 
 
 def pictured(result: Examination) -> Panel | None:
@@ -334,10 +334,10 @@ def _by_class(
         return None
     near, unit = results[0].figures.near, results[0].figures.counted_in
     far = "only before them, in the cache’s window" if used == [CACHE] else "only before them"
-    about = f"Near: the word came among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
+    about = f"Near: the word occurred among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
     places = [f"{name}\n{count(targets.get(group, 0))}" for group, name in classes.items()]
     return _barred(examined, bars, names, published, title=title, captions=captions, note=f"{about} ", places=places,
-                   across="where the word came before", results=results)  # fmt: skip
+                   across="where the word occurred before", results=results)  # fmt: skip
 
 
 def _barred(

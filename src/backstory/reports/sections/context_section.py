@@ -84,7 +84,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
             if any(draw(examined, published) for draw in PANELS)
         ]
         if len(notes) > 1:
-            yield pieces.details("What compares with the published figures", *notes)
+            yield pieces.details("How this compares with the published figures", *notes)
         yield from notes if len(notes) == 1 else ()
 
 
@@ -146,7 +146,7 @@ def _conditions(examined: Examinations) -> Iterator[Piece | None]:
         yield pieces.Note(about_pieces(f))
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)
-        about = "Context that is used" if truncation else f"Every condition of {experiment}"
+        about = "Effective context" if truncation else f"Every condition of {experiment}"
         heading = f"{about}: {examined.name}, {f.split}"
         table = groups_table(result.figures) if truncation else conditions_table(result.figures)  # type: ignore[arg-type]
         yield pieces.details(heading, pieces.Tabular(table, heading))
@@ -156,12 +156,12 @@ def about_pieces(figures: ExaminationFigures) -> str:
     """Return what words of pieces are, and how many contexts were longer than the model reads; empty for plain tokens."""
     f, parts = figures, []
     if f.pieces_per_word:
-        parts.append(f"Words are of {f.pieces_per_word:.2f} pieces on average")
+        parts.append(f"Words have {f.pieces_per_word:.2f} pieces on average")
     scores = {"corrected": "corrected for where they begin and end", "sum": "the plain sum over their pieces"}
     if f.word_score:
         parts.append(f"their scores are {scores[f.word_score]}")
     if f.window:
-        parts.append(f"the model reads {count(f.window)} {'pieces' if parts else plural(f.unit, 2)} at most")
+        parts.append(f"the model reads at most {count(f.window)} {'pieces' if parts else plural(f.unit, 2)}")
     if f.cut_contexts:
         targets = f"{count(f.cut_contexts)} {plural('target', f.cut_contexts)}"
         parts.append(f"contexts of {targets} were longer, and cut")

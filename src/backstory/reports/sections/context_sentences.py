@@ -64,7 +64,7 @@ class Examinations:
 
 
 def groups_by_class(result: Examination) -> dict[str, GroupRecord]:
-    """Return the targets by where a word came before: of the cache by what its window holds."""
+    """Return the targets by where a word occurred before: of the cache by what its window holds."""
     return result.figures.groups_by("cache" if result.figures.experiment == CACHE else "class")
 
 
@@ -290,11 +290,11 @@ def copied(examined: Examinations, published: Published | None) -> str:
         parts += [f"{raised(distant)} without the distant context"] if distant else []
         costs += [f"{title} {' and '.join(parts)}"] if parts else []
     if not costs:
-        return "Perplexity of words by where they came before: examine again with --by class."
+        return "Perplexity of words by where they occurred before: examine again with --by class."
     experiments = [name for name in ("drop-target", "drop-distant") if name in examined.results]
     names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
     both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
-    return _joined(f"Perplexity of words by where they came before: {', '.join(costs)}",
+    return _joined(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
                    _printed(published, "4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
 
 
@@ -325,8 +325,8 @@ def cached(examined: Examinations, published: Published | None) -> str:
         harmed = f"it harms {percent(100 * condition.hurt)} of the words"
     names = ["without-cache-near", "without-cache-far", "outside-window"]
     text = "near +{}%, far +{}%; {}% of the text not in its window"
-    where = f", by where a word came before: {by_class}" if by_class else ""
-    older = "" if by_class else "by where a word came before: examine again"
+    where = f", by where a word occurred before: {by_class}" if by_class else ""
+    older = "" if by_class else "by where a word occurred before: examine again"
     printed = _printed(published, "7", examined.corpus, names, text)
     return _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed, printed)
 
@@ -346,7 +346,7 @@ def comparability(examined: Examinations, published: Published) -> str:
     if f.split not in ("valid", "validation"):
         differs.append(f"this is the {f.split} split")
     if f.read_by != "static" and f.experiment != CACHE:
-        differs.append(f"this is read by {f.read_by}")
+        differs.append(f"the reader here is {f.read_by}")
     models = f"{len(f.models)} models" if len(f.models) > 1 else "one model"
     differs.append(f"here {count(f.targets)} {plural(f.unit, f.targets)} are scored, by {models}")
-    return f"Published figures are of {published.model}: {'; '.join(differs)}. Directions compare, sizes only roughly."
+    return f"Published figures are of {published.model}: {'; '.join(differs)}. Directions can be compared, sizes only roughly."

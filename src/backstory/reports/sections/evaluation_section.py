@@ -140,7 +140,7 @@ def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> I
         for index, kind in enumerate(kinds, start=1):
             yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"), _commands(group))
             yield pieces.Tabular(excess_table(group, kind), f"Nats above the exact cost: {kind}")
-        heading = "Nats above the exact cost, by what a token is"
+        heading = "Nats above the exact cost, by kind of token"
         yield pieces.details(heading, pieces.Tabular(kinds_table(group), heading))
         for name, result, memory in group:
             heading = f"Every cost: {name}, {result.figures.split}"
@@ -193,7 +193,7 @@ def _memory_terminal(result: Evaluation, console: Console) -> None:
     """Print the exact perplexity, then a row for each distance."""
     if (memory := result.figures.memory) is None:
         return
-    more = f"{decimal(memory.excess_nats_per_token, 3)} nats per token more are paid"
+    more = f"this reader pays {decimal(memory.excess_nats_per_token, 3)} nats per token more"
     exact = formats.perplexity(memory.exact_perplexity)
     print_lines(console, [f"  exact       {exact} is the perplexity with perfect memory; {more}"])
     if not memory.curves:
@@ -203,7 +203,7 @@ def _memory_terminal(result: Evaluation, console: Console) -> None:
     rows = [(span(*ends), *(decimal(one.get(ends), 2) for one in excess)) for ends in spans]
     rows.append(("all forgotten", *(decimal(curve.forgotten, 2) for curve in memory.curves)))
     table = Table(columns("tokens ago", *(f"{curve.kind}#" for curve in memory.curves)), tuple(rows))
-    print_lines(console, ["  paid above exact, in nats, where what was seen so long ago comes back:"])
+    print_lines(console, ["  nats above exact, by how many tokens ago it was last seen:"])
     print_lines(console, (f"    {line}" for line in to_text(table).splitlines()))
 
 
@@ -218,7 +218,7 @@ def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) 
         return None
     forgotten = curves[0][1].forgotten
     caption = (
-        f"Nats above the exact cost where something comes back ({kind}), by how many tokens ago it was last seen. "
+        f"Nats above the exact cost of what recurs ({kind}), by how many tokens ago it was last seen. "
         "Zero: nothing is forgotten. Dashed: the statistics are known, but nothing of the document "
         f"({decimal(forgotten, 2)} nats)."
     )
@@ -246,13 +246,13 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> No
 
 
 def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield what each reading pays less than the static one, by how many tokens ago the same one came last."""
+    """Yield the gain of each reading over the static one, by how many tokens ago the same token last occurred."""
     groups = same_tokens(runs)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
         batch = first.figures.batch_size or 1
         text = title_of_text(first) + ("" if batch == 1 else f", batch of {count(batch)}")
-        heading = f"Nats by how many tokens ago the same one came last: {text}"
+        heading = f"Nats by distance to the last occurrence: {text}"
         yield pieces.Heading(text) if len(groups) > 1 else None
         yield pieces.figure(recency_curves(group, f"recency{number}"), _commands(group))
         yield pieces.details(heading, pieces.Tabular(recency_table(group), heading))
@@ -308,7 +308,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
         if baseline:
             axes.axhline(0, color=svg.INK, linewidth=0.6)
         up = f"gain over {svg.label(baseline.name)} (nats)" if baseline else "nats"
-        log_axis(axes, "tokens since the same one came last", up)
+        log_axis(axes, "tokens since the last occurrence", up)
         _set_apart(axes, distances[-1], apart)
         if len(shown) > 1 or baseline:
             labels(figure, [named.name for named in shown])
@@ -331,7 +331,7 @@ def _recency_caption(first: Named[RecencyRecord], baseline: Named[RecencyRecord]
     batch = "" if (f.batch_size or 1) == 1 else f", in each of {count(f.batch_size)} rows of the batch"
     measure = f"Gain over {baseline.name} in nats per token (above 0: better)" if baseline else "Nats per token"
     return (
-        f"{measure}, by how many tokens ago the same one came last. New: one that had not come before "
+        f"{measure}, by how many tokens ago the same token last occurred. New: a token that had not occurred before "
         f"({percent(100 * new / f.tokens)} of {count(f.tokens)} {plural(f.unit, f.tokens)}{batch})."
     )
 

@@ -47,12 +47,12 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     yield from pieces.compact(table, "Figures of every run")
     if any(kind in cell for row in table.rows for cell in row for kind in ("% written", "% outside")):
         yield pieces.Note(
-            "<unk>: words that the text writes so (written) and words that the vocabulary lacks (outside)."
+            "<unk>: words that are so in the text (written) and words that are outside the vocabulary (outside)."
         )
     yield from (pieces.Note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
     # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:
-        yield pieces.Note("These figures are of different texts, vocabularies or units: they do not compare.")
+        yield pieces.Note("These figures are of different texts, vocabularies or units, and cannot be compared.")
 
 
 def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, list[str]]:
@@ -68,7 +68,7 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
 
 
 def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield learning curves, and size, length and speed of every training."""
+    """Yield learning curves, and the size, length and speed of every training run."""
     yield pieces.figure(learning_curves(runs), (run.training.provenance.command for run in runs if run.training))
     yield from pieces.compact(trainings_table(runs), "Training of every run")
 

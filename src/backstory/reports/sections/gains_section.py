@@ -21,9 +21,9 @@ from backstory.results import EvaluationFigures, Result, RunResults
 from backstory.results.examination_record import Published
 
 NOTE = (
-    "Only readings that passed the audit and are of the run’s present weights take part. A control is the same weights read "
-    "without the last reader, or a run of the same seed trained alike without the part. Each row is one training: a claim "
-    "needs several seeds."
+    "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "
+    "the last reader, or a run of the same seed trained in the same way without the part. Each row is one training run: a "
+    "claim needs several seeds."
 )
 
 
@@ -211,4 +211,4 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     yield pieces.Note(NOTE if groups else "")
 
 
-SECTION = Section("What is gained", of_kind(EvaluationFigures), _pieces)
+SECTION = Section("Gains", of_kind(EvaluationFigures), _pieces)

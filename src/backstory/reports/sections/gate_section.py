@@ -39,8 +39,9 @@ class GateEpoch(GateRecord):
 
 
 COLUMNS = (
-    "λ is the share that the gate gives the auxiliary prediction q, beside the model’s own p; ‘q is better’ counts the tokens "
-    "to which q gives more. q alone has no bound: it may give next to nothing to a token that it does not expect."
+    "λ is the weight that the gate gives the auxiliary prediction q; the model’s own prediction p has the rest. ‘q is better’ "
+    "counts the tokens to which q gives more probability than p. q alone has no bound: it may give almost no probability to a "
+    "token that it does not expect."
 )
 Gated = tuple[str, list[GateEpoch]]
 """A run's name, and its gate after each epoch."""
@@ -58,7 +59,7 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield what the gate of a model with an auxiliary prediction made of both predictions after every epoch."""
+    """Yield the use of both predictions by the gate of a model with an auxiliary prediction, after every epoch."""
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
         commands = [run.training.provenance.command for run in runs if run.training and gate_epochs(run)]
@@ -94,8 +95,8 @@ def _best(epochs: Sequence[GateEpoch]) -> GateEpoch:
 def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
     """Draw the share of tokens at which lambda is one half or more, that of an oracle, and mean lambda, after each epoch."""
     caption = (
-        "Tokens of the validation text at which the gate gives the auxiliary prediction one half or more (PoU), tokens at "
-        "which that is the better one, which an oracle would give it, and its mean share λ."
+        "Share of validation tokens at which the gate gives the auxiliary prediction half the weight or more (PoU), share at "
+        "which it is the better prediction, so that an oracle would choose it, and its mean weight λ."
     )
     if len(gated) <= MOST_DESCRIBED:
         words = (
@@ -123,7 +124,7 @@ def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
     values = [getattr(e, key) for _, epochs in gated for e in epochs for key, _ in PARTS]
     limit = REACH * max(e.valid_perplexity for _, epochs in gated for e in epochs)
     caption = (
-        "Validation perplexity of the mixture, of the model’s own prediction alone (p), of the second one alone (q)."
+        "Validation perplexity of the mixture, the model’s own prediction alone (p) and the auxiliary one alone (q)."
     )
     if max(values) > limit:
         caption += " Triangles: beyond the axis."

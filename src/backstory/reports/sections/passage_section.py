@@ -91,7 +91,7 @@ def heads_table(figures: MemoryExplanation) -> Table:
 
 def older_words(figures: MemoryExplanation) -> str:
     """Return how much is read of words before those that are shown one by one, in a sentence."""
-    return f"Of what is read, {percent(figures.older_percent)} is of older words."
+    return f"{percent(figures.older_percent)} of what is read comes from older words."
 
 
 def memory_weights(figures: ExplanationFigures, prefix: str = "weights") -> Plot | None:
@@ -123,14 +123,14 @@ def weights_caption(weights: MemoryWeights, total: int | None) -> str:
     """Return what is drawn, and what is left out of a passage of `total` tokens."""
     fulls = [f"{max(map(max, slots)):.2g}" for slots in (weights.write, weights.read)]
     shown, slots, tokens = len(weights.slots), weights.of, len(weights.tokens)
-    of = f"the {count(shown)} of {count(slots)} slots that have most weight"
+    of = f"the {count(shown)} of {count(slots)} slots with the most weight"
     if shown == slots:
         of = f"all {count(slots)} slots"
     mean = f", the mean of {count(weights.heads)} heads" if weights.heads > 1 else ""
     cut = f", the first {count(tokens)} of {count(total)}" if total is not None and tokens < total else ""
     return (
         f"Write weights (above) and read weights (below{mean}) of {of} of the memory, at each token of the passage{cut}. "
-        f"Before a token is predicted, the one before it is written, and then is read. The full colour is {fulls[0]} above "
+        f"Before each prediction, the previous token is written, then the memory is read. The full colour is {fulls[0]} above "
         f"and {fulls[1]} below."
     )
 

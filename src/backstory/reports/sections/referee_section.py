@@ -18,13 +18,13 @@ Refereed = Result[RefereeFigures]
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the score of each predictor that was refereed, and each condition, with the place and evidence where it fails."""
+    """Yield the score of each refereed predictor, and each condition, with the place and evidence of a failure."""
     results = [result for run in runs for result in run.of(RefereeFigures)]
     for result in results:
         if failed := [_words(violation.condition) for violation in result.figures.violations]:
             yield pieces.Alarm(f"{_title(result)} failed: {', '.join(failed)}")
     if len(results) > 1:
-        yield pieces.Tabular(predictors_table(results), "Predictors that were refereed")
+        yield pieces.Tabular(predictors_table(results), "Refereed predictors")
     for result in results:
         yield pieces.Heading(_title(result))
         yield pieces.Facts(tuple((name.capitalize(), text) for name, text in _facts(result.figures)))

@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 GATES = (
-    "Lambda is the mean share of the auxiliary prediction (q), PoU the share of tokens that give it half or more. p alone, q "
-    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
-    "best lambda for all tokens alike are perplexities from the same readings."
+    "Lambda is the mean weight of the auxiliary prediction (q), and PoU the share of tokens at which it has half the weight or "
+    "more. p alone, q alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of "
+    "the gate and the best constant lambda are perplexities from the same readings."
 )
 TRAINED = (
-    "Verdicts speak of the systems as they were trained here, which the tables name; published figures are of full size and "
-    "longer training. A claim whose sides differ in more than it says is confounded, and not judged."
+    "Verdicts apply to the systems as they were trained here, which the tables describe; published figures are of full-size "
+    "models and longer training. A claim whose sides differ in more than it names is confounded, and not judged."
 )
 RULE = (
-    "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
-    "seed by seed where both sides have the same seeds, else Welch's. Where it holds 0 nothing is decided, and one seed "
-    "decides nothing. The interval is of one claim; p (Holm) is corrected for the number of claims in the table."
+    "A claim holds if the 95% t interval of the mean gain over seeds lies above 0 (lower scores are better). The interval is "
+    "of the differences seed by seed if both sides have the same seeds, else Welch's. If it contains 0, nothing is decided, "
+    "nor is it with one seed. The interval is of one claim; p (Holm) is corrected for the number of claims in the table."
 )
 
 JUDGED = (
-    "Costs are in percent of perplexity. A finding holds where the 95% interval of every number that has a bound lies on the "
-    "right side of it, does not hold where one lies on the other side, and is not decided otherwise. Intervals hold the chance "
-    "of the seeds and that of the targets, which are the same for all seeds; of one seed, that of its targets. A number of "
-    "tokens stands with the least and the most of the seeds, or with the bootstrap interval of one."
+    "Costs are in percent of perplexity. A finding holds if the 95% interval of every number with a bound lies on the right "
+    "side of it, does not hold if one lies on the wrong side, and is not decided otherwise. Intervals cover the variation over "
+    "seeds and over targets, which are the same for all seeds; with one seed, over its targets. A number of tokens is given "
+    "with the smallest and the largest over the seeds, or with the bootstrap interval of one seed."
 )
 HOW = ("Parameters", "Trained", "Note")
 """Columns on the training of a system, the same for all its readings."""
 EPOCHS = (
-    "Validation perplexity after every epoch: the mean over seeds, and from the lowest to the highest of them shaded. What a "
-    "system gains from the first epoch on and loses again towards the last is a faster start; what it keeps is a better model."
+    "Validation perplexity after every epoch: the mean over seeds, shaded from the lowest to the highest seed. A gain that is "
+    "there from the first epoch and lost again towards the last is a faster start; a gain that remains is a better model."
 )
 
 
@@ -77,7 +77,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         yield pieces.details(heading, pieces.Tabular(how, heading))
         yield (
             pieces.details(
-                f"Gates: what each prediction is worth by itself, {run.name}",
+                f"Gates: each prediction by itself, {run.name}",
                 pieces.Note(GATES),
                 pieces.Tabular(gates, f"Gates of {run.name}"),
             )
@@ -86,12 +86,12 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         )
         yield pieces.Tabular(memory_table(f), f"Nats above the exact cost, {run.name}")
         yield from pieces.compact(claims_table(f), f"Claims of {run.name}")
-        yield pieces.Tabular(findings, f"Findings, judged of {run.name}")
+        yield pieces.Tabular(findings, f"Findings, tested on {run.name}")
         if plot := epoch_curves(f, f"epochs{number}-"):
             heading = f"Validation by epoch: {run.name}"
             yield pieces.figure(plot, [result.provenance.command])
             yield pieces.details(heading, pieces.Tabular(epochs_table(f), heading))
-        heading = f"Nats by how many tokens ago the same one came last: {run.name}"
+        heading = f"Nats by distance to the last occurrence: {run.name}"
         yield pieces.details(heading, pieces.Tabular(recency, heading))
         yield pieces.Note(f.note or "")
         yield pieces.Note(TRAINED if f.claims or findings.rows else "")
@@ -224,7 +224,7 @@ def memory_table(figures: ReproductionFigures) -> Table:
             means = [_mean(b.excess for c in alike for b in c.bins if b.ends == ends) for ends in bins]
             rows.append((*key, kind, *means, formats.decimal(alike[0].forgotten, 2), count(len(alike))))
     heads = (f"{span(*ends)} ago#" for ends in bins)
-    return Table(columns("System", "Read", "What comes back", *heads, "All forgotten#", "Seeds#"), tuple(rows))
+    return Table(columns("System", "Read", "What recurs", *heads, "All forgotten#", "Seeds#"), tuple(rows))
 
 
 def recency_table(figures: ReproductionFigures) -> Table:

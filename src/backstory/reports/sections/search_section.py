@@ -1,4 +1,4 @@
-"""A search for settings: its best trials, pictures of what mattered, and every trial."""
+"""A search for settings: its best trials, pictures of the most important settings, and every trial."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ MOST_BEST = 5
 MOST_PICTURES = 4
 """Settings that have a picture, those that mattered most."""
 NOTE = (
-    "Importance is the share of a setting in what sets the good trials apart from the others (PED-ANOVA); few trials say "
-    "little about it, and nothing about settings that were hardly varied."
+    "Importance is a setting’s share in what distinguishes the good trials from the others (PED-ANOVA). Few trials say little "
+    "about it, and nothing about settings that were hardly varied."
 )
 HEIGHT = 8
 """Lines of the picture."""
@@ -51,7 +51,7 @@ DOT, RING, STAR = "•", "∘", "★"
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the best trials of a search, pictures of what mattered, and every trial."""
+    """Yield the best trials of a search, pictures of the most important settings, and every trial."""
     results = [(run, result) for run in runs for result in run.of(SearchFigures)]
     for number, (run, result) in enumerate(results, start=1):
         yield pieces.Heading(result.figures.title or run.name)
@@ -72,7 +72,7 @@ def search_pieces(figures: SearchFigures, prefix: str, level: int) -> Iterator[P
     yield pieces.figure(history(f, f"{prefix}-history"))
     yield pieces.figure(trial_curves(f, f"{prefix}-curves"))
     if any(pictures):
-        yield pieces.Heading("What mattered" if measured else "The settings", level)
+        yield pieces.Heading("Importance of the settings" if measured else "The settings", level)
     yield from map(pieces.figure, pictures)
     yield pieces.Heading("Every trial", level)
     yield pieces.Tabular(trials_table(f, settings=False), "Every trial")

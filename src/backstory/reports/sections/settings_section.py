@@ -28,7 +28,7 @@ def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> I
 
 
 def _settings_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the settings, those that differ side by side."""
+    """Yield the settings, with those that differ side by side."""
     table = differences_table(runs)
     # The settings of a part that only some runs have would bury the others.
     some = [row for row in table.rows if MISSING in row]
@@ -42,7 +42,7 @@ def _settings_pieces(runs: Sequence[RunResults], published: Published | None) ->
 
 
 def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the commands that measure it all again, and what they depend on."""
+    """Yield the commands that repeat every measurement, and what they depend on."""
     for run in runs:
         yield pieces.Heading(run.name) if len(runs) > 1 else None
         yield pieces.Code("\n".join(commands(run)))
