@@ -487,6 +487,7 @@ def configured(**changes: Any) -> Callable[[Path], None]:
             "code that comes with its weights",
         ),
         (configured(model_type="weird"), "cannot be loaded"),
+        (configured(n_positions=7), "has weights of other sizes than its settings say; save the model again"),
     ],
 )
 def test_folders_that_cannot_be_read(

@@ -223,3 +223,12 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
         UserError, match="no causal language model: what it predicts depends on the words that come after"
     ):
         foreign.wrapped("Bert", TYPES, intermediate_size=32)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_model_of_hardly_any_positions_is_refused(length: int) -> None:
+    with pytest.raises(
+        UserError, match=rf"reads {length} tokens at most, by its settings; choose a model that reads 3"
+    ):
+        foreign.wrapped("GPT2", TYPES, n_positions=length)
+    assert foreign.wrapped("GPT2", TYPES, n_positions=3).capabilities.maximum_length == 3

@@ -301,6 +301,8 @@ def _unusable(name: str, error: Exception) -> str:
         return (
             f"{name} needs code that comes with its weights, which is never run; choose a model that transformers knows"
         )
+    if "ignore_mismatched_sizes" in text:  # transformers logs which, and its log is silenced
+        return f"{name} has weights of other sizes than its settings say; save the model again with save_pretrained"
     return (
         f"{name} cannot be loaded ({_first(error)}); give a model that AutoModelForCausalLM can load from safetensors"
     )

@@ -18,6 +18,8 @@ from backstory.models import LanguageModel
 T = TypeVar("T")
 LENGTH = 24
 """Tokens of the text; it is shorter where the model cannot read so many."""
+SHORTEST = 3
+"""Fewest tokens at once: in fewer no cache can be told from one that does not grow."""
 EXACT, RELATIVE = 1e-5, 1e-4
 """Tolerance of log-probabilities, and its share of the change that the context makes in them."""
 LAST_BIT = 1e-6
@@ -35,6 +37,10 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     Warns if every block is read whole. Raises UserError for a model that cannot be read, or whose scores are not numbers.
     """
     causal.eval()
+    if (longest(causal) or LENGTH) < SHORTEST:
+        raise UserError(
+            f"{name} reads {longest(causal)} tokens at most, by its settings; choose a model that reads {SHORTEST} or more"
+        )
     text = _text(causal)
     try:
         plain = _log_probs(causal(input_ids=text, use_cache=False).logits)
