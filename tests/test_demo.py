@@ -1,6 +1,7 @@
 """The demo for real: five minutes on two cores."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from backstory.cli.main import main
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -18,6 +21,16 @@ def gain(examined: dict[str, Any], short: int, long: int) -> float:
     """Nats that a longer context gains on a shorter one."""
     nats = {c["context"]: c["nats"] for c in examined["conditions"]}
     return nats[short] - nats[long]
+
+
+def test_a_demo_of_other_settings_is_refused_with_flags_that_it_has(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tiny_run, tmp_path / "demo-buffer")
+    assert main(["demo", "--resume", "--out", str(tmp_path / "demo")]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "demo-buffer was trained with other settings (" in message
+    assert message.endswith("; use --overwrite to start again, or another --out")
 
 
 @pytest.mark.full

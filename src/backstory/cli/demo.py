@@ -9,7 +9,7 @@ import tyro
 
 from backstory.cli import train
 from backstory.cli.command_line import announce, parse
-from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
+from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
 from backstory.config.formats import count, perplexity
 from backstory.config.terminal import make_console, progress_bar
 
@@ -53,7 +53,13 @@ def main(arguments: Sequence[str]) -> int:
         ("LSTM, as long", longer, "static"),
         ("LSTM + span buffer", buffered, "static"),
     )
-    _train(console, mode, out, buffered, longer)
+    try:
+        _train(console, mode, out, buffered, longer)
+    except UserError as error:
+        if "--accept" not in str(error):  # a flag of `train`
+            raise
+        what = str(error).partition("; ")[0]
+        raise UserError(f"{what}; use --overwrite to start again, or another --out") from None
     console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
         tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
