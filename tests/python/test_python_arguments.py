@@ -119,6 +119,8 @@ def test_models_in_memory_that_cannot_be_read(tiny_run: Path) -> None:
         assert "causal language model of transformers" in sentence(lambda call=call: call(torch.nn.Linear(2, 2)))
     for ids in (None, "a text", [1, 2], np.zeros(3), np.zeros((2, 2), int), vocabulary):
         assert "token ids" in sentence(lambda ids=ids: bs.audit(model, ids)) or ids in ("a text", [1, 2], vocabulary)
+    for ids in (np.array([1, len(vocabulary)]), np.array([1, -1])):
+        assert "the model knows 0 to 16" in sentence(lambda ids=ids: bs.audit(model, ids))
     assert "tokenizer is for a model in memory" in sentence(lambda: bs.evaluate(tiny_run, tokenizer=vocabulary))
     assert "name is for a model in memory" in sentence(lambda: bs.evaluate(tiny_run, name="mine"))
 

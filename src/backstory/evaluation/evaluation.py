@@ -191,9 +191,15 @@ def audit_ids(
 ) -> tuple[Reading, AuditReport]:
     """Read token ids (N,) once with any reader, audited, from the token `start`; return the score and the audit's report.
 
-    Raises UserError for fewer ids than rows.
+    Raises UserError for fewer ids than rows, and for ids that the model does not know.
     """
     check_batch(options.batch_size, len(ids))
+    types = getattr(reader.model, "vocabulary_size", None)
+    if types is not None and not 0 <= ids.min() <= ids.max() < types:
+        raise UserError(
+            f"the token ids are from {ids.min():,} to {ids.max():,}, and the model knows 0 to {types - 1:,}; encode the text "
+            "with the model's own vocabulary"
+        )
     audit, tokens = audit_of(reader, len(ids), options), 0
     stream = StreamReading(reader, ids, start, batch_size=options.batch_size, observer=audit)
     for block in stream.remaining():
