@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,21 @@ def test_what_is_no_text_is_refused(
 def test_bytes_read_anything(tokenized_run: Runs, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(bytes(range(256)))
     assert bs.evaluate(tokenized_run("bytes"), text=tmp_path / "text.txt").figures.tokens == 256
+
+
+def test_the_result_of_another_evaluation_is_not_written_over(tiny_run: Path, tmp_path: Path) -> None:
+    held, out = tmp_path / "out" / "result.json", tmp_path / "out"
+    bs.evaluate(tiny_run, out=out)
+    before = held.read_bytes()
+    shutil.copytree(tiny_run, tmp_path / "other")
+    for run, options in (
+        (tiny_run, {"split": "valid"}),
+        (tiny_run, {"reader": "cache"}),
+        (tiny_run, {"text": "ann saw the tea\n"}),
+        (tmp_path / "other", {}),
+    ):
+        with pytest.raises(UserError, match=r"holds the result of another evaluation \(.*, test of .* with static\)"):
+            bs.evaluate(run, out=out, **options)
+    assert held.read_bytes() == before
+    bs.evaluate(tiny_run, out=out)
+    assert bs.evaluate(tiny_run, split="valid", out=out, overwrite=True).figures.split == "valid"

@@ -185,7 +185,7 @@ class EvalOptions(ReadingOptions, ModelOptions):
     proof: Path | None = None
     """Also write the code of the text to this file, the proof of its score: `backstory verify` decodes it."""
     overwrite: FlagCreatePairsOff[bool] = False
-    """Let --per-token, --per-line and --proof replace a file that exists."""
+    """Let --per-token, --per-line and --proof replace a file that exists, and --out the result of another evaluation."""
     resume: FlagCreatePairsOff[bool] = False
     """Continue the same evaluation where it was stopped or killed, from its last checkpoint."""
     save_every: float = between(SAVE_EVERY, 0.0)

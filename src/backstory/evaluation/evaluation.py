@@ -29,10 +29,10 @@ from backstory.readers.registry import parse_stack, stack_name
 from backstory.readers.saved_reading import reader_identity
 from backstory.results.common import OverlapRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
-from backstory.results.result_file import Result, write_result
+from backstory.results.result_file import Result, result_or_none, write_result
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_apart, within
-from backstory.storage.provenance import check_place
+from backstory.storage.provenance import RESULT, check_place
 
 Progress = Callable[[int, int], None]
 
@@ -264,11 +264,32 @@ def result_folder(setup: EvalSetup) -> Path | None:
         folder = within(setup.run.results, resolved.folder_name())
     if folder is not None:
         check_place(folder, "evaluation")
+        if options.out is not None and not options.overwrite:
+            _check_renewed(setup, folder)
     elif options.resume:
         raise UserError(
             "nothing to resume: this evaluation was not saved (no --out). Run it again with --out FOLDER, without --resume"
         )
     return folder
+
+
+def _check_renewed(setup: EvalSetup, folder: Path) -> None:
+    """Raise UserError for a result in the folder of another run, text or reader, which this one would not renew."""
+    held, corpus = result_or_none(folder / RESULT), setup.provenance().corpus
+    if held is None:
+        return
+    read = held.name, held.provenance.corpus and held.provenance.corpus.name, held.figures.split, held.figures.reader
+    if read != (
+        setup.run.name,
+        corpus and corpus.name,
+        setup.split.name,
+        stack_name(parse_stack(setup.options.reader)),
+    ):
+        what = f"{read[0]}, {read[2]} of {read[1]} with {read[3]}"
+        raise UserError(
+            f"{folder} holds the result of another evaluation ({what}), which would be lost; choose another folder with "
+            "--out, or --overwrite"
+        )
 
 
 def evaluation_identity(setup: EvalSetup, device: str | None) -> dict[str, Any]:
