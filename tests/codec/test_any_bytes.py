@@ -11,6 +11,7 @@ from foreign import causal, saved
 from subwords import byte_level
 from tiers import fast_then_full, marked_full
 
+import backstory as bs
 from backstory.codec import compress, decompress
 from backstory.config import LSTMConfig
 from backstory.runs.run import Run
@@ -115,3 +116,9 @@ def test_models_of_transformers(save: Callable[[Path], None], tmp_path: Path) ->
         (ODD, {"dtype": "float16"}),
     ):
         assert decompress(compress(data, model, **loading).data, model) == data
+
+
+def test_the_proof_of_a_model_of_transformers_names_its_folder(tmp_path: Path) -> None:
+    gpt2(tmp_path / "model")
+    bs.evaluate(f"hf:{tmp_path / 'model'}", TEXT, proof=tmp_path / "proof.bks")
+    assert bs.verify(tmp_path / "proof.bks").holds

@@ -102,7 +102,8 @@ def decode_proof(
             f"{one_line(name)} is a compressed file, not the proof of an evaluation; "
             f"use `backstory decompress {pasted(one_line(name))}`"
         )
-    if model is None and not Path(header.model).is_dir():  # nothing is downloaded because a file says so
+    # Nothing is downloaded because a file says so.
+    if model is None and not Path(header.model.removeprefix("hf:")).is_dir():
         raise UserError(f"the model of {one_line(name)}, {one_line(header.model)}, is not here; name it with --model")
     run, reader = open_decoder(header, header.model if model is None else model, options.device)
     unit = run.vocabulary.tokenizer.unit
