@@ -387,6 +387,15 @@ def test_a_process_that_fails_is_said_in_a_line(name: str, tmp_path: Path) -> No
     assert "\n" not in str(error.value)
 
 
+def test_a_predictor_whose_attributes_fail_is_said_in_a_line(tmp_path: Path) -> None:
+    class Asks(Bigrams):
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError(f"no {name}")
+
+    with pytest.raises(UserError, match=r"test_referee.py, line \d+: .* failed \(RuntimeError: no .*\); correct it"):
+        bs.referee(Asks, b_text(tmp_path))
+
+
 def b_text(folder: Path) -> Path:
     (folder / "text").write_bytes(b"abcabcabc")
     return folder / "text"

@@ -48,11 +48,15 @@ class Instance:
             raise UserError(f"types must be 1 or more, not {types}")
         self.predictor: Any = _called(make, "the factory")
         self._answer: Any = None
-        lacking = [name for name in ("predict", "observe") if not callable(getattr(self.predictor, name, None))]
+        lacking = [name for name in ("predict", "observe") if not callable(self.attribute(name))]
         if lacking:
             raise UserError(
                 f"{described(self.predictor)} has no {lacking[0]}(); give an object with predict and observe"
             )
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute of the predictor, None without it."""
+        return _called(getattr, name, self.predictor, name, None)
 
     def predict(self, tokens: Tensor) -> Tensor:
         """Return the log-probabilities (B, T, V) of what follows each token (B, T)."""
@@ -82,7 +86,7 @@ class Instance:
 
     def close(self) -> None:
         """Let go of the predictor; end its process if it is one."""
-        close = getattr(self.predictor, "close", None)
+        close = self.attribute("close")
         self.predictor = self._answer = None
         if callable(close):
             _called(close, "close")

@@ -123,7 +123,7 @@ class _Refereeing:
 
     def _own_block(self) -> int:
         """Return the block that the predictor has, or the usual one. Raises UserError for one that is no number of tokens."""
-        own = getattr(self._main.predictor, "block", None)
+        own = self._main.attribute("block")
         if own is None:
             return BLOCK
         try:
