@@ -1,6 +1,7 @@
 """An object of the wrong type for any argument of a public function: one clear sentence, and nothing is written."""
 
 import inspect
+import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,3 +136,10 @@ def test_a_text_that_is_not_there(tiny_run: Path, text: Any, tmp_path: Path, mon
         lambda run, text: bs.examine(run, text),
     ):
         sentence(lambda call=call: call(tiny_run, text))
+
+
+def test_a_file_that_is_open_for_text_is_refused(tiny_run: Path) -> None:
+    for call in (bs.evaluate, bs.explain, lambda run, text: bs.compress(text, run)):
+        assert "a file that is open for bytes" in sentence(
+            lambda call=call: call(tiny_run, text=io.StringIO("ann saw\n"))
+        )

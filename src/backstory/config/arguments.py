@@ -4,6 +4,7 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
+import io
 import math
 import numbers
 import os
@@ -179,7 +180,7 @@ def _fits(value: Any, kind: Any) -> bool:
         number = numbers.Integral if origin is int else numbers.Real
         return isinstance(value, number) and not isinstance(value, bool)
     if origin is typing.BinaryIO:
-        return hasattr(value, "read")
+        return hasattr(value, "read") and not isinstance(value, io.TextIOBase)
     if origin in (collections.abc.Callable, typing.Callable):
         return callable(value)
     if getattr(origin, "_is_protocol", False):
