@@ -208,7 +208,9 @@ MISTAKES = [
     (f"{GENERATE} --stop=", r"a text to stop at must not be empty"),
     (f"{GENERATE} --stop", r"--stop needs a value: text"),
     (f"{GENERATE} --stop . --stop", r"--stop needs a value: text"),
-    (f"{GENERATE} --prompt", r"--prompt needs a value: text"),
+    (f"{GENERATE} --prompt", r"--prompt needs a value: text$"),
+    (f"{GENERATE} --prompt --tokens 3", r"--prompt needs a value: text$"),
+    (f"{GENERATE} --prompt -dash", r"needs a value: text; one that begins with a hyphen is given as --prompt=-dash$"),
     (f"{GENERATE} --data-dir x", r"there is no flag --data-dir"),
     (f"{EXPLAIN} --words 0", r"words must be at least 1, not 0"),
     (f"{EXPLAIN} --words 2001", r"a passage has 1 to 2,000 words, not 2,001; choose fewer with --words"),
@@ -556,6 +558,12 @@ def test_no_flag_is_suggested_where_none_is_near(flag: str) -> None:
 def test_a_settings_value_is_not_taken_for_a_flag(command: Command, desk: Path) -> None:
     """`-5` and `-inf` are numbers, so that the range is what is wrong with them."""
     assert "must be at least 0" in command("examine", "run", "--seed", "-5").mistake()
+
+
+def test_a_file_whose_name_begins_with_a_hyphen_is_told(command: Command, run_copy: Path) -> None:
+    (run_copy.parent / "-a text").write_text("ann saw the tea\n")
+    problem = "there is no flag -a text; a file or folder of that name is given as './-a text'"
+    assert problem in command("evaluate", "run", "-a text").mistake()
 
 
 def test_a_prompt_that_is_the_name_of_a_file_is_told(command: Command, run_copy: Path) -> None:

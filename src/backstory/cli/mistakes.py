@@ -1,6 +1,7 @@
 """One-line messages for arguments that tyro refuses, from the dataclass of the verb."""
 
 import dataclasses
+import shlex
 import types
 import typing
 from collections import Counter, deque
@@ -154,10 +155,15 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 return f"there is no flag {name} for these parts; it comes with {' or '.join(others)}"
             if present := present_flag(verb, name):
                 return f"{name} is now called {present}; use that flag"
+            if Path(token).exists():
+                return f"there is no flag {name}; a file or folder of that name is given as {pasted(Path(token))}"
             same = next((flag for flag in ELSEWHERE.get(name, ()) if flag in flags), None)
             hint = f" (did you mean '{same}'?)" if same else nearest_flag(name, flags)
             return f"there is no flag {name}{hint}; `backstory {verb} --help-all` lists them"
-        if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
+        values = [value] if attached else _values(flags[name], rest)
+        if problem := _mistake(name, flags[name], values):
+            if not values and rest and rest[0].partition("=")[0].replace("_", "-") not in flags:
+                problem += f"; one that begins with a hyphen is given as {name}={shlex.quote(rest[0])}"
             return problem
     return _misplaced([s for s in known if s.positional], positional, verb)
 
