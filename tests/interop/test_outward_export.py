@@ -24,11 +24,12 @@ from backstory.cli.main import main
 from backstory.config import NTMConfig, RunConfig, UserError
 from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
+from backstory.interop import exporting
 from backstory.interop.exported.model import CORES
 from backstory.interop.exporting import causal_lm, export
 from backstory.interop.hugging_face import load as load_export
 from backstory.interop.modeling import composed
-from backstory.runs.run import load_run, weights, weights_hash
+from backstory.runs.run import Run, load_run, weights, weights_hash
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"
@@ -298,6 +299,21 @@ except UserError as error:
 from backstory.interop.lm_eval import main
 assert main() == 2
 """
+
+
+def test_an_export_that_another_one_overtakes_is_refused(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(run: Run) -> str:
+        monkeypatch.undo()
+        export(tiny_run, tmp_path / "model")
+        return "late"
+
+    monkeypatch.setattr(exporting, "model_card", overtaken)
+    with pytest.raises(UserError, match=r"another export has made .*model meanwhile; choose another folder with --out"):
+        export(tiny_run, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "README.md").read_text() != "late"
 
 
 def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> None:

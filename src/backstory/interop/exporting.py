@@ -58,7 +58,12 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in folder.iterdir():  # the weights come as a file for their owner alone
             path.chmod((folder / CARD).stat().st_mode)
-        os.replace(folder, out)
+        try:
+            os.replace(folder, out)
+        except OSError:
+            if not os.path.lexists(out):
+                raise
+            raise UserError(f"another export has made {out} meanwhile; choose another folder with --out") from None
     return out
 
 
