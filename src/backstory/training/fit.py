@@ -90,10 +90,7 @@ def train(
     console = console or make_console(stderr=True)
     others = {name: path and str(path) for name, path in (("data_dir", data_dir), ("init_from", init_from))}
     others |= {"allow_equal_splits": allow_equal_splits}
-    with (
-        _only_thread(),
-        _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads),
-    ):
+    with _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads):
         keep_freed_memory()
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             dataset = prepare(config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None)
@@ -197,6 +194,7 @@ def _joined_ranks(
     check_batch(config.training.batch_size, count)
     arguments = {**others, "config": to_dict(config), "out": str(out), "mode": mode, "accept": sorted(accept)}
     with (
+        _only_thread(),
         restored_threads(),
         hosted(count, threads or 1, WORKER, arguments | {"threads": threads}, lambda: RunFolder(out).remedy) as meeting,
         joined(meeting) as ranks,
