@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from backstory.config import (
 from backstory.config.cores import CoreConfig
 from backstory.config.errors import nearest
 from backstory.config.strict import between, from_file
+from backstory.papers.plan import runs_of
+from backstory.papers.suite import Suite
 
 
 def read(text: str) -> RunConfig:
@@ -329,6 +332,28 @@ def test_packaged_recipes_are_good_and_come_back_from_their_yaml(name: str) -> N
 def test_an_unknown_recipe_is_refused_with_a_hint() -> None:
     with pytest.raises(UserError, match=r"no recipe 'ptb-smal' \(did you mean 'ptb-small'\?\)"):
         recipes.load("ptb-smal")
+
+
+def test_a_run_that_is_called_like_a_recipe_is_told_and_never_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes.load("demo")
+    monkeypatch.chdir(tmp_path)
+    Path("demo").mkdir()
+    for seed in (recipe.seed, 5):
+        Path("demo", "config.yaml").write_text(to_yaml(dataclasses.replace(recipe, seed=seed)))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert recipes.load("demo").seed == recipes.load("./demo").seed == seed
+        assert len(told) == (seed != recipe.seed)
+        assert recipes.load_recipe("demo") == recipe
+    assert "demo is a run in this folder and a recipe, and the settings are the run's" in str(told[0].message)
+    Path("demo", "config.yaml").write_text("{}")
+    (run,) = runs_of(from_yaml(Suite, SUITE, "suite"), "small", "suite")
+    assert run.config.model == recipe.model != RunConfig().model
+
+
+SUITE = "{title: t, systems: [{name: a, small: {recipe: demo, seeds: [1], minutes: 1}}]}"
 
 
 def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:

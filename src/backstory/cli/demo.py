@@ -95,7 +95,7 @@ def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) 
     """Train the LSTM, then continue from its weights with a buffer and, as long, without one."""
     from backstory.runs.run_folder import RunFolder, check_folder
 
-    alone, memory = recipes.load("demo"), recipes.load("demo-buffer")
+    alone, memory = recipes.load_recipe("demo"), recipes.load_recipe("demo-buffer")
     # The gain of a buffer is measured against as many further epochs without one.
     plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
     runs: list[tuple[RunConfig, Path, Mode, str]] = []

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -122,15 +123,30 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @checked()
 def load(name_or_path: str) -> RunConfig:
-    """Return the settings of a recipe (by name), a YAML file (by path) or a run (by folder). Raises UserError."""
+    """Return the settings of a recipe (by name), a YAML file (by path) or a run (by folder). Raises UserError.
+
+    Warns of a run that is called like a recipe and has other settings, which are taken.
+    """
     if name_or_path.startswith("hf:"):
         raise UserError(
             f"{name_or_path} is a model of Hugging Face, which is read here, not trained: "
             f"`backstory evaluate {pasted(name_or_path)} TEXT`"
         )
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
-        return from_file(RunConfig, settings, Path(name_or_path))
+        config = from_file(RunConfig, settings, Path(name_or_path))
+        if name_or_path in names() and config != _packaged(name_or_path):
+            warnings.warn(
+                f"{name_or_path} is a run in this folder and a recipe, and the settings are the run's; for the recipe go to "
+                f"another folder, and to name the run write ./{name_or_path}",
+                stacklevel=2,
+            )
+        return config
     return _packaged(name_or_path) if name_or_path in names() else _PACKAGED.load(name_or_path)
+
+
+def load_recipe(name_or_path: str) -> RunConfig:
+    """Return settings as `load` does, but those of the recipe where a run in this folder has its name. Raises UserError."""
+    return _packaged(name_or_path) if name_or_path in names() else load(name_or_path)
 
 
 def check_run_exists(folder: Path) -> None:

@@ -305,7 +305,7 @@ def _settings(setup: SystemSetup, where: str) -> dict[str, Any]:
     """Return the recipe's settings with the overrides, checked. Raises UserError."""
     if "seed" in setup.overrides:
         raise UserError(f"{where}: overrides sets a seed; seeds are set by `seeds`")
-    recipe = _located(where, recipes.load, setup.recipe)
+    recipe = _located(where, recipes.load_recipe, setup.recipe)
     return to_dict(from_dict(RunConfig, recipes.merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
 
 
