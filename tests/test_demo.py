@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from backstory.cli import demo
 from backstory.cli.main import main
+from backstory.config import UserError
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -31,6 +33,21 @@ def test_a_demo_of_other_settings_is_refused_with_flags_that_it_has(
     message = capsys.readouterr().err.splitlines()[-1]
     assert "demo-buffer was trained with other settings (" in message
     assert message.endswith("; use --overwrite to start again, or another --out")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "a holds another, which would be lost; choose another folder with --out, or replace it with --again",
+            "a holds another, which would be lost; use --overwrite to start again, or another --out",
+        ),
+        ("the disk is full; make room", "the disk is full; make room"),
+    ],
+)
+def test_advice_names_flags_of_the_demo(message: str, told: str) -> None:
+    with pytest.raises(UserError, match=f"^{told}$"), demo._flags_of_its_own():
+        raise UserError(message)
 
 
 @pytest.mark.full

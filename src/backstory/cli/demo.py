@@ -1,6 +1,8 @@
 """`backstory demo`: a small language model with and without a memory, trained on the documentation of your own Python."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,13 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         ("LSTM, as long", longer, "static"),
         ("LSTM + span buffer", buffered, "static"),
     )
-    try:
+    with _flags_of_its_own():
         _train(console, mode, out, buffered, longer)
-    except UserError as error:
-        if "--accept" not in str(error):  # a flag of `train`
-            raise
-        what = str(error).partition("; ")[0]
-        raise UserError(f"{what}; use --overwrite to start again, or another --out") from None
     console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
         tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
@@ -72,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
     examined = []
     for name, folder, reader in systems:
-        with progress_bar(f"examining {name}") as progress:
+        with progress_bar(f"examining {name}") as progress, _flags_of_its_own():
             options = ExamineOptions.of(reader=reader, targets=TARGETS, maximum_context=LONGEST)
             examined.append(examine_run(folder, options, progress=progress).figures)
     print(_contexts([name for name, _, _ in systems], examined))
@@ -89,6 +86,18 @@ def main(arguments: Sequence[str]) -> int:
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=pasted(out))
     )
     return 0
+
+
+@contextmanager
+def _flags_of_its_own() -> Iterator[None]:
+    """Give an error of the block advice that names flags of `demo`, not those of `train` and `examine`."""
+    try:
+        yield
+    except UserError as error:
+        what, _, advice = str(error).partition("; ")
+        if not re.search("--(accept|again)", advice):
+            raise
+        raise UserError(f"{what}; use --overwrite to start again, or another --out") from None
 
 
 def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) -> None:
