@@ -347,7 +347,7 @@ def test_a_run_that_is_called_like_a_recipe_is_told_and_never_taken_for_it(
             assert recipes.load("demo").seed == recipes.load("./demo").seed == seed
         assert len(told) == (seed != recipe.seed)
         assert recipes.load_recipe("demo") == recipe
-    assert "demo is a run in this folder and a recipe, and the settings are the run's" in str(told[0].message)
+    assert "demo is both a run in this folder and a recipe, and the run's settings are used" in str(told[0].message)
     Path("demo", "config.yaml").write_text("{}")
     (run,) = runs_of(from_yaml(Suite, SUITE, "suite"), "small", "suite")
     assert run.config.model == recipe.model != RunConfig().model

@@ -136,8 +136,8 @@ def load(name_or_path: str) -> RunConfig:
         config = from_file(RunConfig, settings, Path(name_or_path))
         if name_or_path in names() and config != _packaged(name_or_path):
             warnings.warn(
-                f"{name_or_path} is a run in this folder and a recipe, and the settings are the run's; for the recipe go to "
-                f"another folder, and to name the run write ./{name_or_path}",
+                f"{name_or_path} is both a run in this folder and a recipe, and the run's settings are used; for the recipe, "
+                f"change to another folder; to name the run, write ./{name_or_path}",
                 stacklevel=2,
             )
         return config
