@@ -11,6 +11,9 @@ import pytest
 
 from backstory.config import UserError
 from backstory.config.arguments import checked, diagnosed
+from backstory.config.options import ExamineOptions, LoadOptions
+from backstory.config.readers import DynamicSettings
+from backstory.config.strict import conforming
 
 
 @checked(rows=1, share=(0, 1), lengths=1)
@@ -77,3 +80,14 @@ def test_a_failure_is_diagnosed_and_one_of_another_kind_is_as_it_was() -> None:
         first(None, 0)  # type: ignore[arg-type]
     with pytest.raises(IndexError):
         first([5], 1)
+
+
+def test_an_array_is_no_value_of_a_setting() -> None:
+    many = np.zeros(3, dtype=int)
+    for build, name in (
+        (lambda: ExamineOptions(tagger=many).checked(), "tagger"),
+        (lambda: conforming(DynamicSettings(normalization=many), "settings"), "normalization"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((TypeError, UserError), match=name):
+            build()
+    assert LoadOptions.among({"window": many, "device": "auto", "stride": None, "reader": many}) == ["window"]

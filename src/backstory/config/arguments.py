@@ -273,7 +273,7 @@ class Options:
             check_argument(field.name, value, hints[field.name], None if bounds is None else bounds[:2])
             if bounds is not None and bounds[2] and value == bounds[0]:
                 raise UserError(f"{field.name} must be above {shown(bounds[0])}, not {shown(value)}")
-            if type(value).__module__ == "numpy":
+            if type(value).__module__ == "numpy" and value.ndim == 0:
                 plain[field.name] = value.item()
             kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
             if isinstance(value, str) and Path in kinds and str not in kinds:

@@ -48,8 +48,11 @@ class LoadOptions(Options):
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> list[str]:
         """Return the names of the options of loading among others that differ from the default."""
-        own = fields(LoadOptions)
-        return [field.name for field in own if options.get(field.name, field.default) != field.default]
+        own = [
+            (field.name, options[field.name], field.default) for field in fields(LoadOptions) if field.name in options
+        ]
+        # An array, which is none of them, has no single answer to `!=`.
+        return [name for name, value, default in own if not isinstance(value, type(default)) or value != default]
 
     def not_default(self) -> list[str]:
         """Return the names of the options beside the device that differ from the default: a run has none."""

@@ -195,7 +195,7 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(arguments, value, path, source)
     if origin is Literal:
-        if not any(value == known and type(value) is type(known) for known in arguments):
+        if not any(type(value) is type(known) and value == known for known in arguments):
             words = [known for known in arguments if isinstance(known, str)]
             hint = nearest(value, words) if isinstance(value, str) else ""
             raise wrong("one of " + ", ".join(map(str, arguments)) + hint)
