@@ -566,6 +566,24 @@ def test_a_file_whose_name_begins_with_a_hyphen_is_told(command: Command, run_co
     assert problem in command("evaluate", "run", "-a text").mistake()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "run", "--out", ""], "--out must be a path or none, not ''"),
+        (["evaluate", "run", "--out="], "--out must be a path or none, not ''"),
+        (["evaluate", ""], "RUN must be a path, not ''; the command is `backstory evaluate RUN [TEXT]`"),
+        (["report", "run", ""], "RUN must be a path, not ''; the command is `backstory report RUN...`"),
+    ],
+)
+def test_an_empty_path_is_not_the_present_folder(
+    command: Command, run_copy: Path, arguments: list[str], said: str
+) -> None:
+    before = sorted(Path().iterdir())
+    done = command(*arguments)
+    assert (done.code, done.err) == (2, f"backstory: {said}\n")
+    assert sorted(Path().iterdir()) == before
+
+
 def test_a_prompt_that_is_the_name_of_a_file_is_told(command: Command, run_copy: Path) -> None:
     (run_copy.parent / "good.txt").write_text("word1 word2")
     done = command("generate", "run", "--prompt", "good.txt", "--tokens", "1")

@@ -18,7 +18,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from backstory.cli import help_page
-from backstory.cli.mistakes import NONE, explain, repetition, takes_all_settings
+from backstory.cli.mistakes import NONE, explain, read_path, repetition, takes_all_settings
 from backstory.cli.short_flags import expanded
 from backstory.config import UserError, nearest, pasted, recipes, validate
 from backstory.config.errors import check_name, check_utf8
@@ -41,6 +41,20 @@ def _no_value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     if info.type is not type(None):
         return None
     return PrimitiveConstructorSpec(1, NONE[0], lambda _: None, lambda value: value is None, lambda _: [NONE[0]], NONE)
+
+
+@RULES.primitive_rule
+def _path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Read a path; not an empty one, such as an unset variable of a shell gives, which would be the current folder."""
+    if info.type is not Path:
+        return None
+    return PrimitiveConstructorSpec(
+        1,
+        "PATH",
+        lambda values: read_path(values[0]),
+        lambda value: isinstance(value, Path),
+        lambda value: [str(value)],
+    )
 
 
 def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None = None) -> T:

@@ -217,13 +217,20 @@ def _is_flag(token: str) -> bool:
     return token.startswith("-") and token != "-" and not _reads(float, token)
 
 
+def read_path(value: str) -> Path:
+    """Return a path. Raises ValueError for an empty one."""
+    if not value:
+        raise ValueError("a path is not empty")
+    return Path(value)
+
+
 def _reads(kind: Any, value: str) -> bool:
     if kind is type(None):
         return value in NONE
     if typing.get_origin(kind) is Literal:
         return value in typing.get_args(kind)
     try:
-        kind(value)
+        (read_path if kind is Path else kind)(value)
     except ValueError:
         return False
     return True
@@ -258,6 +265,8 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
         missing = positions[len(values)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
+    if "" in values and positions and positions[-1].listed:
+        return f"{positions[-1].name.removesuffix('...')} must be a path, not ''; the command is `{usage}`"
     for setting, value in zip(positions, values, strict=False):
         if not setting.listed and not setting.accepts(value):
             return f"{setting.name} must be {setting.expected()}, not '{value}'; the command is `{usage}`"
