@@ -213,7 +213,7 @@ def test_an_external_memory(
     assert "read weights of " in head and "entropy, write, bits" in head and "window, read, %" in head
     assert done.out.splitlines()[-1].startswith("remembers reads these 6 words at perplexity ")
     assert "\nHead   Entropy, of 2.81 bits  Largest weight  In a window of 7 slots  Fall-back\nwrite  " in done.out
-    assert "% is of older words.\n" in done.out
+    assert "from older words.\n" in done.out
     assert Path("remembers/explain-memory-at30-words6-top2/result.json").is_file()
     done = command("explain", "memory", "remembers", "--words", "9", "--html", "page.html")
     assert (done.code, done.out) == (0, "page.html\n")

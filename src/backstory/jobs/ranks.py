@@ -97,6 +97,10 @@ class Ranks:
         return DistributedDataParallel(model) if self.world > 1 else model
 
 
+WITH_ANOTHER = "another rank has ended, and this one with it"
+"""Message of a rank that ended because of another."""
+
+
 class RankEnded(UserError):
     """Another rank has ended, so that this one cannot go on."""
 
@@ -139,7 +143,7 @@ def joined(meeting: Meeting | None = None) -> Iterator[Ranks]:
         raise
     except (dist.DistError, RuntimeError) as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise RankEnded("another rank has ended, and this one with it") from error
+            raise RankEnded(WITH_ANOTHER) from error
         raise
     finally:
         gc.collect()  # DistributedDataParallel refers to itself, and keeps the group alive

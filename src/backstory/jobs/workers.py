@@ -106,14 +106,18 @@ class _Team:
         return store
 
     def reason(self) -> str | None:
-        """Return why a child ended; None if none has ended with an error."""
-        deadline = time.monotonic() + REASON_SECONDS
+        """Return why a child ended, of several the one that the others ended with; None if none has ended with an error."""
+        from backstory.jobs.ranks import WITH_ANOTHER
+
+        deadline, reason = time.monotonic() + REASON_SECONDS, None
         while time.monotonic() < deadline:
             for rank, process in enumerate(self.processes, 1):
                 if process.poll():
-                    return child.exit_reason(process.returncode, f"worker {rank}", self._log(rank), 0)
+                    reason = child.exit_reason(process.returncode, f"worker {rank}", self._log(rank), 0)
+                    if WITH_ANOTHER not in reason:
+                        return reason
             time.sleep(POLL_SECONDS)
-        return None
+        return reason
 
     def join(self) -> None:
         """Wait for the children, which are done."""
