@@ -137,11 +137,6 @@ class SuiteFolder:
         """Return True if all results of a run are there."""
         return all(command.done() for command in self.commands(run))
 
-    def share_left(self, run: SuiteRun) -> float:
-        """Return the share of a run's commands that are not done."""
-        done = [command.done() for command in self.commands(run)]
-        return done.count(False) / len(done)
-
     def check(self, runs: Sequence[SuiteRun]) -> None:
         """Raise UserError unless the runs can begin or go on here; nothing is written."""
         check_place(self.path, "reproduction")
@@ -276,14 +271,20 @@ class RunJob(Job):
     def next_command(self) -> Sequence[str] | None:
         if self.state == FAILED:
             return None
-        self._command = next((c for c in self.folder.commands(self.run) if not c.done()), None)
-        self.to_read = self.folder.share_left(self.run)
+        self._command = next(iter(self.unfinished()), None)
         if self._command is None:
             self.watch()
             self.state, self.minutes = DONE, minutes_taken(self.folder, self.run)
             return None
         self.state = self._command.state
         return self._command.arguments
+
+    def unfinished(self) -> list[SuiteCommand]:
+        """Return the commands that have no result yet, in order, and note their share."""
+        commands = self.folder.commands(self.run)
+        left = [command for command in commands if not command.done()]
+        self.to_read = len(left) / len(commands)
+        return left
 
     def watch(self) -> None:
         """Read the training's log; a damaged one changes nothing."""
@@ -377,11 +378,11 @@ class SuiteJobs:
 
 def run_jobs_of(folder: SuiteFolder, runs: Sequence[SuiteRun], known: Mapping[str, KnownRun]) -> list[RunJob]:
     """Return the runs as jobs, with their progress before anything is started and the time each is expected to take."""
-    jobs = [RunJob(run, folder, DONE if folder.finished(run) else WAITING) for run in runs]
+    jobs = [RunJob(run, folder) for run in runs]
     for job in jobs:
+        if not job.unfinished():
+            job.state = DONE
         job.watch()
-        if job.state == WAITING:
-            job.to_read = folder.share_left(job.run)
         if job.state == WAITING and (known_run := known.get(job.run.name)):
             job.state, job.known, job.valid = DONE, known_run, known_run.record.valid_perplexity
         if job.state == DONE:
