@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -265,11 +266,11 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
         missing = positions[len(values)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
-    if "" in values and positions and positions[-1].listed:
-        return f"{positions[-1].name.removesuffix('...')} must be a path, not ''; the command is `{usage}`"
-    for setting, value in zip(positions, values, strict=False):
-        if not setting.listed and not setting.accepts(value):
-            return f"{setting.name} must be {setting.expected()}, not '{value}'; the command is `{usage}`"
+    entries = chain(positions, repeat(positions[-1])) if positions and positions[-1].listed else positions
+    for setting, value in zip(entries, values, strict=False):
+        if not setting.accepts(value):
+            name = setting.name.removesuffix("...")
+            return f"{name} must be {setting.expected()}, not '{value}'; the command is `{usage}`"
     if len(values) > len(positions) and not any(s.listed for s in positions):
         extra = values[len(positions)]
         if verb == "generate":
