@@ -275,16 +275,12 @@ def result_folder(setup: EvalSetup) -> Path | None:
 
 def _check_renewed(setup: EvalSetup, folder: Path) -> None:
     """Raise UserError for a result in the folder of another run, text or reader, which this one would not renew."""
-    held, corpus = result_or_none(folder / RESULT), setup.provenance().corpus
+    held = result_or_none(folder / RESULT)
     if held is None:
         return
-    read = held.name, held.provenance.corpus and held.provenance.corpus.name, held.figures.split, held.figures.reader
-    if read != (
-        setup.run.name,
-        corpus and corpus.name,
-        setup.split.name,
-        stack_name(parse_stack(setup.options.reader)),
-    ):
+    old, new = (provenance.corpus and provenance.corpus.name for provenance in (held.provenance, setup.provenance()))
+    read = held.name, old, held.figures.split, held.figures.reader
+    if read != (setup.run.name, new, setup.split.name, stack_name(parse_stack(setup.options.reader))):
         what = f"{read[0]}, {read[2]} of {read[1]} with {read[3]}"
         raise UserError(
             f"{folder} holds the result of another evaluation ({what}), which would be lost; choose another folder with "
