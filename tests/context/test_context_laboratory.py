@@ -305,9 +305,9 @@ def test_losses_at_hand_are_not_taken_over_from_a_model_that_only_weights_equal(
     numbers: dict[str, Any] = {"targets": 30, "maximum_context": 20, "experiment": "truncate"} | text
     bs.examine(transformer(), out=tmp_path, **numbers)
     assert bs.examine(transformer(), out=tmp_path, **numbers).provenance.taken_over == 4
-    found = bs.examine(transformer(**changed), out=tmp_path, **numbers)
-    assert found.provenance.taken_over == 0
-    assert found.figures == bs.examine(transformer(**changed), **numbers).figures
+    other = bs.examine(transformer(**changed), out=tmp_path, **numbers)
+    assert other.provenance.taken_over == 0
+    assert other.figures == bs.examine(transformer(**changed), **numbers).figures
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

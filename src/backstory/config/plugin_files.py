@@ -145,7 +145,7 @@ def beside_plugins(error: Exception) -> UserError | None:
 
 
 def _told(error: Exception) -> str:
-    """Return the kind and the message of an error; an error of somebody's may have none."""
+    """Return the kind and the message of an error; that of a plugin may have none."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -29,7 +29,7 @@ def run_program(main: Callable[[], int]) -> NoReturn:
     atexit.register(lambda: codes and _end(codes[0]))  # registered before the others, and so called after them
     codes.append(main())
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        for number in (signal.SIGINT, signal.SIGTERM):  # a thread of somebody's code may never end
+        for number in (signal.SIGINT, signal.SIGTERM):  # a thread of a plugin may never end
             signal.signal(number, signal.SIG_DFL)
     sys.exit(codes[0])
 

@@ -145,10 +145,8 @@ def _effects(models: Sequence[Losses], inside: np.ndarray, seed: int) -> Effects
     if models[0].conditions[0]["method"] == TRUNCATE:
         contexts = [c["context"] for c in models[0].conditions]
         same: dict[str, Any] = {"threshold": THRESHOLD, "seed": seed, "clusters": clusters}
-        each_effect = effects if several else None
-        used = _context_record(
-            effective_context(contexts, baseline, mean.T, effects=intervals, models=each_effect, **same)
-        )
+        of_set = {"effects": intervals, "models": effects if several else None}
+        used = _context_record(effective_context(contexts, baseline, mean.T, **of_set, **same))
         if several:
             each = [effective_context(contexts, b, n.T, **same) for b, n in zip(baselines, nats, strict=True)]
             used = replace(used, models=tuple(one.context for one in each))

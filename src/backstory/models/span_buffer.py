@@ -117,7 +117,7 @@ class FixedState(NamedTuple):
 
 
 def _make_scaled_identity(weight: Tensor, factor: float) -> None:
-    """Not by `nn.init.eye_`, for which torch loads its compiler when a model is outlined."""
+    """Make a square matrix `factor` times the identity. (`nn.init.eye_` loads torch's compiler when a model is outlined.)"""
     with torch.no_grad():
         weight.zero_().fill_diagonal_(factor)
 

@@ -68,7 +68,7 @@ class RunFolder:
 
     @property
     def remedy(self) -> str:
-        """What to do, in words, after a training that broke off: resume it if it had begun."""
+        """Advice after a training run that broke off: resume it if it had begun."""
         return "go on with the same command and --resume" if self.config.is_file() else "start again"
 
 

@@ -37,13 +37,13 @@ def check_new(path: Path, instead: str, overwrite: bool | None = None) -> None:
 def check_apart(written: Sequence[Path | None], read: Any) -> None:
     """Raise UserError if two of the files to write are one, or one of them is the file that is read."""
     source = os.path.realpath(read) if isinstance(read, str | Path) else None
-    places: list[str] = []
+    targets: list[str] = []
     for path in filter(None, written):
-        place = os.path.realpath(path)
-        if place == source or place in places:
-            problem = "is the file that is read" if place == source else "would be written twice"
+        target = os.path.realpath(path)
+        if target == source or target in targets:
+            problem = "is the file that is read" if target == source else "would be written twice"
             raise UserError(f"{path} {problem}; choose another file to write")
-        places.append(place)
+        targets.append(target)
 
 
 def within(root: Path, *names: str) -> Path:
