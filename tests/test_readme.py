@@ -1,5 +1,6 @@
 """README and guide do what they say: their commands and Python run, on small models; tables are those of results/."""
 
+import ast
 import dataclasses
 import json
 import re
@@ -80,8 +81,10 @@ def test_the_commands_and_the_python_of_the_readme_run(home: Path, capsys: pytes
     capsys.readouterr()
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "True" in printed and "word" in printed
+    words, figures = capsys.readouterr().out.splitlines()
+    assert len(set(ast.literal_eval(words))) == 5  # which words a model this small puts first differs by machine
+    perplexity, passed = figures.split()
+    assert float(perplexity) > 1 and passed == "True"
     assert {"demo", "demo-buffer", "demo-longer", "mine"} == {p.name for p in (home / "runs").iterdir()}
 
 
