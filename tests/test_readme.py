@@ -59,6 +59,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
 
     monkeypatch.setattr(recipes, "load", small)
+    monkeypatch.setattr(recipes, "load_recipe", small)
     monkeypatch.setattr(demo, "TARGETS", 20)
     monkeypatch.chdir(tmp_path)
     return tmp_path
