@@ -173,11 +173,12 @@ def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_call_inside_no_grad_or_autocast_gives_what_it_gives_alone(
     tiny_run: Path, tmp_path: Path, around: Callable[[], AbstractContextManager]
 ) -> None:
-    def called(name: str) -> tuple[float, float]:
+    def called(name: str) -> tuple[float, float, str]:
         trained = bs.train(tiny_run, out=tmp_path / name, overrides={"training.epochs": 1})
         read = bs.evaluate(tiny_run, TEXT, reader="dynamic:rule=sgd,rate=0.1")
+        drawn = bs.generate(tiny_run, tokens=100, reader="dynamic:rule=sgd,rate=0.1")
         assert trained is not None
-        return trained.figures.valid_perplexity, read.figures.nats_per_token
+        return trained.figures.valid_perplexity, read.figures.nats_per_token, "".join(drawn)
 
     alone = called("alone")
     with around():

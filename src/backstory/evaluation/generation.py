@@ -18,6 +18,7 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
+from backstory.models.devices import each_unaffected
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
@@ -163,7 +164,7 @@ def generate(
             raise UserError(f"{loaded.name} is not a run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
         new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
-    return chain([known] if echo and known else [], new)
+    return each_unaffected(chain([known] if echo and known else [], new))
 
 
 def _saved(

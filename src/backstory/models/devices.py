@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from backstory.config.arguments import checked
 from backstory.config.errors import shown
 from backstory.config.free_memory import available_memory
 from backstory.storage.provenance import processor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,17 @@ def unaffected() -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def each_unaffected(items: Iterator[T]) -> Iterator[T]:
+    """Yield items that are computed as they are asked for, each of them `unaffected` by who asks."""
+    while True:
+        with unaffected():
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 @checked()
