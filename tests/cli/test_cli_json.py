@@ -23,9 +23,11 @@ SPACE = "settings: {training.learning_rate: {range: [0.1, 1.0], log: true}}\n"
 
 BYTES = """
 import numpy as np
+print("a file that is loaded may print")
 
 class Bytes:
     def predict(self, tokens):
+        print(len(tokens))
         return np.full((len(tokens), 256), -np.log(256))
 
     def observe(self, targets): ...
@@ -120,9 +122,9 @@ def test_a_sweep_prints_json(command: Command, desk: Path) -> None:
 def test_the_checks_of_a_plugin_are_json(desk: Path) -> None:
     """In a process of its own: what a plugin registers stays registered."""
     (code,) = re.findall(r"```python \S+\n((?:(?!```).)*class Sure.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    Path("sure.py").write_text(code, encoding="utf-8")
+    Path("sure.py").write_text(f'print("loaded")\n{code}', encoding="utf-8")
     out, err = process("check", "sure.py", "--json").communicate(timeout=60)
-    assert json.loads(out)["passed"] is True, err
+    assert json.loads(out)["passed"] is True and "loaded" in err, err
 
 
 def test_every_command_with_facts_has_the_flag_and_a_case() -> None:

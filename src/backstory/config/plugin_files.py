@@ -1,5 +1,6 @@
 """Plugin files: Python files of a user that register cores, readers, metrics or experiments, loaded before a command runs."""
 
+import builtins
 import hashlib
 import importlib
 import os
@@ -110,9 +111,12 @@ def _import_from(folder: str) -> None:
 
 
 def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
-    """Run a Python file as a module of its own. Raises UserError with file and line where it fails."""
+    """Run a Python file as a module of its own, which prints to standard error: standard output is the command's, which may
+    write JSON or a code there. Raises UserError with file and line where it fails.
+    """
     module = types.ModuleType(f"backstory_{what}_{path.stem}_{len(LOADED)}")
     module.__file__ = str(path)
+    module.__dict__["__builtins__"] = vars(builtins) | {"print": _print_to_standard_error}
     sys.modules[module.__name__] = module  # dataclasses look up their module by its name
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
@@ -125,6 +129,10 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
             f"{where(error, path)}: the {what} does not load ({problem}); correct it and try again"
         ) from None
     return module
+
+
+def _print_to_standard_error(*values: Any, **options: Any) -> None:
+    print(*values, **{"file": sys.stderr} | options)
 
 
 def of_plugin(error: Exception) -> UserError | None:
