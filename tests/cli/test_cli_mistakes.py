@@ -398,6 +398,7 @@ MISTAKES = [
     ("recipe check latin.yaml", r"cannot read latin.yaml: it is not UTF-8 text"),
     ("recipe check ./other", r"cannot read other: Is a directory"),
     ("recipe copy demo mine.yaml", r"mine.yaml exists; choose another file"),
+    ("recipe copy run new.txt", r"must end in .yaml; use new.txt.yaml"),
     ("recipe copy demo new.txt", r"must end in .yaml; use new.txt.yaml"),
     ("recipe copy demo file/new.yaml", r"cannot write file/new.yaml: Not a directory"),
     ("recipe copy demo nowhere/new.yaml", r"cannot write nowhere/new.yaml: No such file"),

@@ -290,6 +290,11 @@ def test_a_recipe_is_shown_without_what_does_not_apply(command: Command) -> None
     assert bs.recipe("shown.yaml") == bs.recipe("ptb-small")
 
 
+def test_the_settings_of_a_run_are_copied_to_a_recipe(command: Command, run_copy: Path) -> None:
+    assert command("recipe", "copy", run_copy, "copied.yaml").code == 0
+    assert recipes.load("copied.yaml") == recipes.load(str(run_copy))
+
+
 def test_a_recipe_is_copied_checked_and_trained(command: Command) -> None:
     assert command("recipe", "copy", "demo", "own.yaml").out.startswith("own.yaml; edit it")
     assert Path("own.yaml").read_text() == recipes.text("demo")

@@ -29,10 +29,11 @@ class ShowRecipeArguments(JsonOutput):
 
 @dataclass(frozen=True)
 class CopyRecipeArguments(JsonOutput):
-    """Copy a packaged recipe to a file of your own."""
+    """Copy a packaged recipe, or the settings of a run, to a file of your own."""
 
     name: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="The recipe (`backstory ls recipes`).")
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="NAME", help="The recipe (`backstory ls recipes`), or the folder of a run."),
     ]
     file: Annotated[
         tyro.conf.Positional[Path],
@@ -78,9 +79,12 @@ def _applying(config: RunConfig) -> dict[str, Any]:
 
 
 def copy(arguments: Sequence[str]) -> int:
-    """Write the recipe with its header to a new file."""
+    """Write the recipe with its header, or the settings of a run, to a new file."""
     args = parse(CopyRecipeArguments, arguments, "recipe copy")
-    text = recipes.text(args.name)
+    if args.name not in recipes.names() and Path(args.name, recipes.CONFIG).is_file():
+        text = yaml.safe_dump(_applying(recipes.load(args.name)), sort_keys=False)
+    else:
+        text = recipes.text(args.name)
     if args.file.suffix not in (".yaml", ".yml"):
         raise UserError(f"the file of a recipe must end in .yaml; use {args.file}.yaml")
     if os.path.lexists(args.file):
@@ -104,6 +108,6 @@ def check(arguments: Sequence[str]) -> int:
 
 ACTIONS = {
     "show": ("show every setting of a recipe, its defaults too", show),
-    "copy": ("copy a packaged recipe to a file of your own", copy),
+    "copy": ("copy a packaged recipe, or a run's settings, to a file", copy),
     "check": ("check a recipe: unknown keys, wrong types, values out of range", check),
 }
