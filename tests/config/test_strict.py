@@ -386,6 +386,11 @@ def test_a_key_that_stands_twice_is_refused() -> None:
         from_yaml(RunConfig, "seed: 1\nseed: 2\n", "mine.yaml")
 
 
+def test_an_unknown_tag_is_refused() -> None:
+    assert refusal("seed: !mine 5").endswith("at line 1 (!mine is a tag); correct it and run again")
+    assert "python/object:os.system is a tag" in refusal("seed: !!python/object:os.system 5")
+
+
 # --- lists of dataclasses, and keys without a default, which suites have ---
 
 

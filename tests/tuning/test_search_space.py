@@ -38,6 +38,8 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"training.epochs": {"range": [1, 2], "choice": [1]}}, r"needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"rang": [1, 2]}}, r"unknown key 'rang' \(did you mean 'range'\?\)"),
     ({"training.epochs": {"range": [1, 2, 3]}}, r"a range is two numbers"),
+    ({"training.epochs": None}, r"mine: training.epochs needs a `range` or a `choice`, not None"),
+    ({"training.epochs": 5}, r"mine: training.epochs needs a `range` or a `choice`, not 5"),
     ({"training.epochs": {"range": [3, 1]}}, r"a range goes up, and 3 to 1 does not"),
     ({"training.epochs": {"range": [2, 2]}}, r"a range goes up"),
     ({"training.epochs": {"range": [0, 5]}}, r"mine: training.epochs must be at least 1, not 0"),

@@ -47,7 +47,7 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses a key given twice in one mapping, and references to other values; numbers are decimal.
+    """YAML loader that refuses unknown tags, a key given twice in one mapping, and references; numbers are decimal.
 
     Plain YAML would take the last of two keys, a few lines of nested references would fill the memory, 010 would be 8, and
     1:30 would be 90.
@@ -73,7 +73,11 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
+    def refuse_tag(self, node: yaml.Node) -> None:
+        raise yaml.constructor.ConstructorError(None, None, f"{node.tag} is a tag", node.start_mark)
 
+
+_Loader.add_constructor(None, _Loader.refuse_tag)  # for tags that no other constructor takes
 _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     _FLOAT,
@@ -125,7 +129,7 @@ def from_yaml(kind: type[T], text: str, source: str, expand: Expand | None = Non
 
 
 def plain_yaml(text: str, source: str) -> Any:
-    """Return YAML as plain values. Raises UserError for invalid YAML, a repeated key and a reference to another value."""
+    """Return YAML as plain values. Raises UserError for invalid YAML, an unknown tag, a repeated key and a reference."""
     remedy = "indent with spaces, not tabs" if re.search(r"^ *\t", text, re.MULTILINE) else "correct it and run again"
     return parsed(text, lambda where: f"{source} is not valid YAML{where}; {remedy}")
 
@@ -137,7 +141,7 @@ def parsed(text: str, wrong: Callable[[str], str]) -> Any:
     except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         problem = getattr(error, "problem", None) or ""
-        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference")) else ""
+        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference", "is a tag")) else ""
         raise UserError(wrong(f"{f' at line {mark.line + 1}' if mark else ''}{why}")) from None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+from backstory.config.errors import shown
 from backstory.config.ignored_settings import OFF, ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
@@ -99,6 +100,8 @@ def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS)
         where = f"{source}: {name}"
         if any(name == fixed or name.startswith(f"{fixed}.") for fixed in FIXED):
             raise UserError(f"{where} must be the same for all trials, as they are compared; leave it out")
+        if not isinstance(entry, dict):
+            raise UserError(f"{where} needs a `range` or a `choice`, not {shown(entry)}")
         checked[name] = _parameter(name, from_dict(Entry, entry, where), checked, base, source)
     searched = tuple(checked.values())
     if all(p.same for p in searched):
