@@ -33,7 +33,6 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"training": {"choice": [1]}}, r"mine: training must be a mapping"),
     ({"training.epochs.more": {"range": [1, 2]}}, r"training.epochs must be a whole number, not"),
     ({3: {"range": [1, 2]}}, r"3 is no name of a setting"),
-    ({"training.epochs": 3}, r"mine: training.epochs: the file must be a mapping"),
     ({"training.epochs": {}}, r"mine: training.epochs needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"range": [1, 2], "choice": [1]}}, r"needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"rang": [1, 2]}}, r"unknown key 'rang' \(did you mean 'range'\?\)"),
