@@ -1,7 +1,7 @@
 """Predictions: normalised beliefs over the next token at every position.
 
 A softmax; a mixture of softmaxes (Yang et al. 2018, section 3); a pointer to earlier words (pointer networks, Vinyals et al.
-2015); an interpolation of two predictions (span-based neural buffer, eq. 14, and the neural cache); any of them with a
+2015); an interpolation of two predictions (span-based neural buffer, eq. 9, and the neural cache); any of them with a
 temperature. The adversarial shift of the softmax (Wang, Gong and Liu 2019) is here as well, since it works on a prediction's
 own output weights.
 """
