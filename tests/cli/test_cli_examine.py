@@ -1,6 +1,7 @@
 """Examinations on the command line: of a text of one's own, and by how many processes."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def count(run: Any, *flags: str) -> int:
 def test_a_run_takes_every_core(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert count(tmp_path) == count(tmp_path, "--device", "cpu") == 8
     assert count(tmp_path, "--workers", "3") == 3
+    os.mkfifo(tmp_path / "pipe")  # its bytes are read once
+    assert count(tmp_path, "--text", str(tmp_path / "pipe")) == count(tmp_path, "--text", "-") == 1
     machine.setattr(examine, "available_memory", lambda: None)
     assert count(tmp_path) == 8
 

@@ -297,9 +297,9 @@ def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: An
 def test_what_does_not_compare_is_said(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert sentences.comparability(found, BESIDE) == (
-        "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text: its "
-        "perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. Directions can be "
-        "compared, sizes only roughly."
+        "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text with enough "
+        "words before it: its perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. "
+        "Directions can be compared, sizes only roughly."
     )
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
     (found,) = examined_models([read(folder(other, "other", "stdlib"))])

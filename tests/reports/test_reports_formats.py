@@ -13,9 +13,10 @@ import yaml
 
 from backstory.cli.report import main
 from backstory.config import UserError
-from backstory.reports import write
+from backstory.reports import tidy, write
 from backstory.reports.tables import Column, Table, compact
 from backstory.reports.writers import bibtex, escape_latex
+from backstory.results import result_at
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +58,11 @@ def test_csv_has_a_row_for_each_figure(run: Any, made: Any, tmp_path: Path) -> N
     assert effects["context 5"] == pytest.approx((0.41, 0.39, 0.43)) and len(effects) == 5
 
 
+def test_csv_tells_the_readings_of_a_reproduction_apart() -> None:
+    rows = list(tidy._figures(result_at(ROOT / "results" / "reproduce-span-buffer.json").figures))
+    assert len({(what, metric) for what, metric, *_ in rows}) == len(rows)
+
+
 def test_latex_is_a_fragment_in_which_nothing_commands(run: Any, tmp_path: Path) -> None:
     write([run(name=r"50% of_a $x^2$ & \input{y} #1 ~ <λ ≥ ½>")], tmp_path / "r.tex")
     text = (tmp_path / "r.tex").read_text()
@@ -86,7 +92,7 @@ def test_latex_compiles(run: Any, tmp_path: Path) -> None:
 
 
 def test_figures_are_files_for_a_paper_that_the_text_refers_to(run: Any, tmp_path: Path) -> None:
-    folder, figures = run(), tmp_path / "figures"
+    folder, figures = run(), tmp_path / "my figures"
     write([folder], tmp_path / "r.md", figures=figures)
     names = ["how-much-context-is-used", "learning-curves"]
     assert sorted(path.name for path in figures.iterdir()) == sorted(
@@ -96,7 +102,7 @@ def test_figures_are_files_for_a_paper_that_the_text_refers_to(run: Any, tmp_pat
     assert all(path.read_bytes().startswith(beginnings[path.suffix[1:]]) for path in figures.iterdir())
     assert b"/Type3" not in (figures / "learning-curves.pdf").read_bytes()  # venues refuse these fonts
     text = (tmp_path / "r.md").read_text()
-    assert all(f"](figures/{name}.png)" in text for name in names) and "| demo |" in text
+    assert all(f"](<my figures/{name}.png>)" in text for name in names) and "| demo |" in text
     with pytest.raises(UserError, match="exists; choose another folder for the figures or --overwrite"):
         write([folder], tmp_path / "r.md", figures=figures)
 

@@ -105,6 +105,12 @@ def test_a_folder_of_runs_is_evaluated_but_for_the_damaged(runs: Path, capsys: p
     shown = capsys.readouterr()
     assert len(json.loads(shown.out)) == 2
     assert "seed10 has no checkpoint" in shown.err and "1 of 3 runs in " in shown.err.splitlines()[-1]
-    for flags in (["-"], ["--out", "x"], ["--per-token", "x.tsv"]):
+    for flags in (["-"], ["--out", "x"], ["--per-token", "x.tsv"], ["--corpus", "ptb", "--corpus", "text8"]):
         assert main(["evaluate", str(runs), *flags]) == 2
         assert "holds 3 runs, and " in capsys.readouterr().err
+
+
+def test_the_others_are_evaluated_where_one_is_not_finite(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(runs), "--reader", "dynamic:rule=sgd,rate=1e30", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == [] and "3 of 3 runs" in shown.err.splitlines()[-1]

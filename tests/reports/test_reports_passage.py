@@ -259,11 +259,13 @@ def test_long_lines_are_broken_to_fit() -> None:
         "                 of the  static,",
         "      word   mixture, %     nats",
         "   1  ann         1.000     0.50",
-        "      cache  a 0.500",
-        "      model  token0 0.100, token1 0.100",
+        "      cache  a 50.0%",
+        "      model  token0 10.0%, token1 10.0%",
         "   2  jam         2.000        –",
-        "      cache  token0 0.100, token1 0.100",
+        "      cache  token0 10.0%, token1 10.0%",
     ]
+    alone = Passage(passage.words, (Candidates("expected", lists),), "a text")  # without a number
+    assert list(passage_terminal.columns(alone, width=30))[1:3] == ["   1  ann", "      cache  a 50.0%"]
 
 
 def test_what_a_chosen_word_looks_back_at_is_seen_without_javascript_and_in_columns() -> None:

@@ -153,6 +153,15 @@ COMMANDS = [
         "examine-truncate-valid",
         "examine RUN --experiment truncate --split valid --targets 2000 --maximum-context 1000",
     ),
+    (
+        "examination",
+        {"context": 100, "start_token": True, "seed": 3, "near": 50},
+        {},
+        "examine-truncate-valid-start-token",
+        "examine RUN --experiment truncate --split valid --targets 2000 --maximum-context 1000 --context 100 --start-token "
+        "--seed 3",
+    ),
+    ("evaluation", {"lines": 7}, {}, "evaluate-test-lines", "evaluate RUN --split test --each-line"),
     ("evaluation", {}, {"command": "backstory evaluate 'my run' --json"}, "evaluate-test", "evaluate 'my run' --json"),
     ("evaluation", {}, {"command": "backstory demo"}, "evaluate-test", "evaluate RUN --split test"),
 ]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
-from backstory.config import UserError, pasted, plural
+from backstory.config import NonFiniteError, UserError, pasted, plural
 from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions, options_in_words
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.schema import SPLITS
 from backstory.config.scores import IN_BITS, format_score
+from backstory.config.small_file import is_pipe
 from backstory.config.terminal import make_console, one_line, progress_bar
 
 if TYPE_CHECKING:
@@ -76,17 +77,17 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.results.run_listing import runs_in
 
     runs = runs_in(args.run)
-    if len(args.corpus) > 1:
-        return _evaluate_corpora(args, runs[0])
     if len(runs) > 1:
         return _evaluate_all(args, runs)
+    if len(args.corpus) > 1:
+        return _evaluate_corpora(args, runs[0])
     result = _evaluate(args, args.options(), runs[0])
     args.show(result, lambda: _described(args, result, runs[0]))
     return _exit_code([result])
 
 
 def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
-    """Return 1 if an audit failed, unless a control's: the work was done, and its figures are none to quote."""
+    """Return 1 if a reader failed its audit, as its score must not be quoted; controls are built to fail and do not count."""
     failed = [one.figures for one in results if one.figures.audit is not None and not one.figures.audit.passed]
     return int(any(not _control(figures) for figures in failed))
 
@@ -146,6 +147,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
     """Evaluate the runs of a folder one by one; those that cannot be read are left out, and the exit code is 2 then."""
     single = {
         "standard input": args.text == "-",
+        "a list of corpora": len(args.corpus) > 1,
         "--out": args.out is not None,
         "--per-token": args.per_token is not None,
         "--per-line": args.per_line is not None,
@@ -158,7 +160,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
     for run in runs:
         try:
             result = _evaluate(args, options, run)
-        except UserError as error:
+        except (UserError, NonFiniteError) as error:
             left_out += 1
             print(f"backstory: {one_line(str(error))}", file=sys.stderr)
             continue
@@ -203,8 +205,6 @@ def text_source(text: str) -> Path | BinaryIO:
 
         if text.partition(":")[0] in READERS:
             raise UserError(f"there is no file '{text}'; each reader follows a flag of its own: `--reader {text}`")
-    from backstory.data.corpora.text_files import is_pipe
-
     if is_pipe(Path(text)):
         print(f"backstory: {one_line(text)} is a pipe; waiting until something is written into it", file=sys.stderr)
     return Path(text)

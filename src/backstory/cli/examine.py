@@ -16,6 +16,7 @@ from backstory.config import UserError, pasted
 from backstory.config.free_memory import available_memory
 from backstory.config.options import ExamineOptions
 from backstory.config.process import cpu_cores
+from backstory.config.small_file import is_pipe
 from backstory.config.strict import between
 from backstory.config.terminal import progress_bar
 from backstory.jobs.child import threads
@@ -61,8 +62,9 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"there is no run folder {absent}; an experiment is given as `--experiment {absent}`")
     if text := next((run for run in options.runs[1:] if run.is_file()), None):
         raise UserError(f"{text} is a file, and `examine` takes runs: give it as --text {pasted(text)}")
-    if options.text == "-" and (options.workers or 1) > 1:
-        raise UserError("--text - and --workers cannot be combined, as standard input is read once; give a file")
+    if read_once(options.text) and (options.workers or 1) > 1:
+        what = "standard input" if options.text == "-" else "a pipe"
+        raise UserError(f"--text {options.text} and --workers cannot be combined, as {what} is read once; give a file")
     names = ", ".join(map(str, options.runs))
     announce(
         f"examining {options.experiment} of {names}",
@@ -78,6 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def read_once(text: str | None) -> bool:
+    """Return True for standard input and for a pipe, which one process alone can read."""
+    return text is not None and (text == "-" or is_pipe(Path(text)))
+
+
 def worker_count(options: ExamineArguments) -> int:
     """Return the number of processes that share the targets. Raises UserError where torchrun has started another number."""
     started = started_ranks(options.workers)
@@ -85,8 +92,8 @@ def worker_count(options: ExamineArguments) -> int:
         return options.workers or started
     on_cpu = options.device == "cpu" or (options.device == "auto" and not any(map(os.path.exists, GRAPHICS)))
     on_cpu = on_cpu and sys.platform.startswith("linux")  # elsewhere they were not tried
-    typed = options.text == "-"  # which one process alone can read
-    if typed or not on_cpu or "OMP_NUM_THREADS" in os.environ or not all(run.is_dir() for run in options.runs):
+    shareable = all(run.is_dir() for run in options.runs) and not read_once(options.text)
+    if not shareable or not on_cpu or "OMP_NUM_THREADS" in os.environ:
         return 1
     free = available_memory()
     fitting = cpu_cores() if free is None else int(free / 2**30 / (options.memory + FOR_TORCH))

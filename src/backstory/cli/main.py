@@ -44,8 +44,9 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code.
 
-    That is 0, 2 for an error of the user, 3 for a loss that is not finite, or 128 + its number after a signal. Without
-    `arguments` it runs those of the process, which ends afterwards.
+    That is 0; 1 if the work was done and its outcome is a failure (an audit, a claim, a run); 2 for an error of the user; 3
+    for a loss that is not finite; 128 + its number after a signal. Without `arguments` it runs those of the process, which
+    ends afterwards.
     """
     with printing(), interruptible(last=arguments is None) as interrupts:
         try:

@@ -29,6 +29,14 @@ def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> b
     return data
 
 
+def is_pipe(path: Path) -> bool:
+    """Return True for the path of a named pipe, or of one end of a pipe."""
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
     """Open a regular file of any size for reading bytes, as a log or tensors. Otherwise as `read_small`. Raises OSError."""
     if inside is not None:

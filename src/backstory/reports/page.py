@@ -79,7 +79,7 @@ def _save_figures(document: Document, folder: Path, beside: Path, overwrite: boo
     """Save every figure under a name made of its title; return the paths without endings, by the names of the plots."""
     stems: dict[str, str] = {}
     for plot in document.figures():
-        stem = slug(plot.title)
+        stem = slug(plot.title) or "figure"
         number = sum(re.fullmatch(rf"{stem}(-\d+)?", taken) is not None for taken in stems.values()) + 1
         stems[plot.name] = stem if number == 1 else f"{stem}-{number}"
     taken = [path for stem in stems.values() for e in svg.FILES if (path := folder / f"{stem}.{e}").exists()]

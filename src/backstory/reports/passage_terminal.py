@@ -70,7 +70,8 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None, width: int | 
     broken = [textwrap.wrap(head, max(size, *map(len, head.split()))) for head, size in zip(heads, sizes, strict=True)]
     sizes = [max(size, *map(len, parts)) for size, parts in zip(sizes, broken, strict=True)]
     deepest = max(map(len, broken), default=1)
-    *above, last = zip(*([""] * (deepest - len(parts)) + parts for parts in broken), strict=True)
+    columns = ([""] * (deepest - len(parts)) + parts for parts in broken)
+    *above, last = zip(*columns, strict=True) if broken else [()]
     yield from _aligned([" " * len(starts[0])] * len(above), above, sizes)
     head, *lines = _aligned(starts, [last, *figures], sizes)
     yield head
@@ -99,7 +100,7 @@ def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
     for part, tokens in expected.items():
         line = f"{'':>6}{cell(part if len(expected) > 1 else layer.name):<{longest if len(expected) > 1 else 0}} "
         for number, (token, p) in enumerate(tokens):
-            more = f"{', ' if number else ' '}{cell(token)} {p:.3f}"
+            more = f"{', ' if number else ' '}{_probable(token, p)}"
             if len(line) + len(more) > width:
                 break
             line += more
@@ -120,7 +121,11 @@ def _figures(passage: Passage) -> list[Numbers]:
 def _expected(layer: Candidates, index: int) -> dict[str, str]:
     """Return the tokens that each part expected at a word."""
     parts = layer.lists[index].items()
-    return {part: ", ".join(f"{cell(token)} {100 * p:.1f}%" for token, p in tokens) for part, tokens in parts}
+    return {part: ", ".join(_probable(token, p) for token, p in tokens) for part, tokens in parts}
+
+
+def _probable(token: str, p: float) -> str:
+    return f"{cell(token)} {100 * p:.1f}%"
 
 
 def _candidates(layer: Candidates, index: int) -> str:

@@ -77,7 +77,7 @@ def _figures(figures: Figures) -> Iterator[Figure]:
             yield from ((p.name, "gain", p.gain, p.low, p.high) for p in figures.comparisons)
         case ReproductionFigures(metric=metric):
             for s in figures.systems:
-                what = f"{s.system}, {s.split}, {s.reader}"
+                what = f"{s.system}, {s.place.described()}"
                 yield from ((what, name, value, "", "") for name, value in
                             ((f"published {metric}", s.published), (metric, s.mean), ("deviation", s.deviation)))  # fmt: skip
             yield from ((claim.sentence, "gain", claim.gain, claim.low, claim.high) for claim in figures.claims)

@@ -117,7 +117,7 @@ def _blocks(pieces: Iterable[Piece], figures: Mapping[str, str]) -> Iterator[str
                 yield to_markdown(table)
             case Figure(plot, commands):
                 if path := figures.get(plot.name):
-                    yield f"![{escape_markdown(plot.title)}]({path}.png)"
+                    yield f"![{escape_markdown(plot.title)}](<{path}.png>)"
                 yield f"*{escape_markdown(plot.title)}.* {escape_markdown(plot.caption)}"
                 yield _fenced("\n".join(commands)) if commands else ""
             case Details(heading, inside):

@@ -6,7 +6,7 @@ A result is stale if the run has other weights now than those whose hashes it re
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
+from backstory.config.options import ExaminationSettings
 from backstory.config.recipes import check_results_exist
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
@@ -193,6 +194,10 @@ _VERBS = {
     "sample": "generate",
 }
 """Results of a run's weights by the verb that makes them. What others hold is of several runs."""
+_EXAMINED = ("experiment", "split", "targets", "maximum_context", "reader")
+"""Options of an examination that the command to renew it names."""
+_CHANGED = ("context", "within_documents", "start_token", "seed", "near", "batch_size", "word_score")
+"""Options that it names where they are not the default."""
 
 
 @dataclass(frozen=True)
@@ -270,12 +275,14 @@ def _arguments(result: Result, run: str) -> list[str]:
     if isinstance(f, ExplanationFigures):
         return [f.explanation, run]
     if isinstance(f, ExaminationFigures):
-        values = {name: getattr(f, name) for name in ("experiment", "split", "targets", "maximum_context", "reader")}
+        values = {name: getattr(f, name) for name in (*_EXAMINED, *_CHANGED)}
+        values["seed"] = int(f.seed or 0)
+        usual |= {field.name: field.default for field in fields(ExaminationSettings) if field.name in _CHANGED}
     elif isinstance(f, EvaluationFigures):
         values = {
             name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")
         }
-        values |= {"precision": result.provenance.precision, **(f.options or {})}
+        values |= {"precision": result.provenance.precision, "each_line": f.lines is not None, **(f.options or {})}
         usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
         text = [result.corpus.title("TEXT")] if f.split == "text" else []
     return [run, *text, *_flags({name: value for name, value in values.items() if value != usual.get(name)})]

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import select
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from backstory.config.errors import UserError
-from backstory.config.small_file import open_regular
+from backstory.config.small_file import is_pipe, open_regular
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -184,14 +183,6 @@ def open_file(path: Path) -> BinaryIO:
         return path.open("rb") if is_pipe(path) else open_regular(path)
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def is_pipe(path: Path) -> bool:
-    """Return True for the path of a named pipe, or of one end of a pipe."""
-    try:
-        return stat.S_ISFIFO(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
