@@ -131,8 +131,8 @@ class Result(Displayable, Generic[F]):
 
     @property
     def folder(self) -> str:
-        """The folder of the result inside its run; empty for that of the run itself."""
-        return self.source.removesuffix("result.json").removesuffix("/")
+        """The folder of the result inside its run; `result.json` for one that is in no folder of its own."""
+        return self.source.removesuffix("/result.json")
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON values, as result.json holds them."""
