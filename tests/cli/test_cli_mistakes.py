@@ -333,7 +333,7 @@ MISTAKES = [
     ("sweep run demo --space demo --out other", r"other holds something other than a sweep; choose another folder"),
     (
         "sweep run demo --space demo --out run",
-        r"run/result.json is of kind training and would be lost; choose another folder",
+        r"run/result.json holds a result of kind training, which would be lost; choose another folder",
     ),
     ("sweep show", r"^name the sweep's folder: `backstory sweep show FOLDER`$"),
     ("sweep show run", r"run holds no sweep; `backstory sweep run RECIPE --space SPACE --out FOLDER` makes one"),
@@ -352,7 +352,10 @@ MISTAKES = [
         "reproduce base --out other",
         r"other holds something other than a reproduction; choose another folder with --out",
     ),
-    ("reproduce base --out run", r"run/result.json is of kind training and would be lost; choose another folder"),
+    (
+        "reproduce base --out run",
+        r"run/result.json holds a result of kind training, which would be lost; choose another folder",
+    ),
     ("reproduce base --out file", r"cannot write to file; choose another folder with --out"),
     ("reproduce base --data-dir hollow", r"hollow"),
     # Runs that are none, or not yet.

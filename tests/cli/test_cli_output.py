@@ -104,7 +104,7 @@ def test_a_session_is_saved_as_far_as_it_was_heard(stream: Callable[[], Any], ca
     saved = load_reading(Path("s"))
     assert saved is not None and 0 < saved.progress["tokens"] < 2000
     assert code == (2 if stream is full else 0)
-    assert "backstory: read and saved in s; --resume goes on with it\n" in err
+    assert "backstory: read and saved in s; continue with --resume\n" in err
 
 
 @pytest.mark.parametrize("arguments", [["read", "run"], ["generate", "run", "--prompt", "-"], ["evaluate", "run", "-"]])

@@ -159,7 +159,7 @@ def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
     trained = written(run_copy)
     for arguments in (("evaluate", "run", "--out", "run"), ("examine", "run", "--out", "run", "--targets", "5")):
-        assert "run/result.json is of kind training and would be lost" in command(*arguments).mistake()
+        assert "run/result.json holds a result of kind training, which would be lost" in command(*arguments).mistake()
     assert written(run_copy) == trained
     command("evaluate", "run", "--split", "valid")
     command("evaluate", "run", "--split", "valid", "--precision", "bfloat16")

@@ -50,7 +50,7 @@ def test_a_length_is_measured_once(tiny_run: Path, monkeypatch: pytest.MonkeyPat
 def test_a_long_spelling_shows_how_far_it_is(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, console = open_run(tiny_run, LoadOptions()).vocabulary, Console(file=io.StringIO(), width=120)
     monkeypatch.setattr(terminal, "EVERY", 0.0)
-    monkeypatch.setattr(terminal, "SAID", 1000)
+    monkeypatch.setattr(terminal, "ANNOUNCED", 1000)
     monkeypatch.setattr(open_vocabulary, "SHOW_EVERY", 100)
     file = b"ann saw the zeppelin\n" * 100
     with shown_progress(console):

@@ -215,7 +215,7 @@ def test_the_result_is_written_and_read(tmp_path: Path) -> None:
     assert saved.figures.nats_per_token is not None or saved.figures.perplexity is None
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "result.json").write_text('{"kind": "training"}')
-    with pytest.raises(UserError, match="is of kind training and would be lost"):
+    with pytest.raises(UserError, match="holds a result of kind training, which would be lost"):
         bs.referee(Bigrams, zoo.text(300), out=tmp_path / "other")
 
 

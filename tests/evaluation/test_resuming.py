@@ -339,9 +339,9 @@ def flip(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a tensor": (lambda p: flip(p / "reader.safetensors"), "has not the SHA-256 its manifest says"),
-    "the document": (lambda p: flip(p / "reading.json"), "has not the SHA-256 its manifest says"),
-    "cut off": (lambda p: (p / "reading.json").write_bytes(b"{"), "has not the size its manifest says"),
+    "a tensor": (lambda p: flip(p / "reader.safetensors"), "does not have the SHA-256 in its manifest"),
+    "the document": (lambda p: flip(p / "reading.json"), "does not have the SHA-256 in its manifest"),
+    "cut off": (lambda p: (p / "reading.json").write_bytes(b"{"), "does not have the size in its manifest"),
     "no manifest": (lambda p: (p / "manifest.json").unlink(), "is missing or not JSON"),
     "version": (lambda p: resigned(p, lambda d: d.update(format=99)), "was saved by another version of backstory"),
     "no tree": (lambda p: resigned(p, lambda d: d.pop("tree")), "is damaged"),

@@ -204,8 +204,7 @@ def test_it_goes_on_in_another_process_bit_for_bit(
     code, said = part.end(number)
     assert code == (0 if number is None else 128 + number)
     assert (
-        said
-        == f"backstory: {'read' if number is None else 'stopped'} and saved in {folder}; --resume goes on with it\n"
+        said == f"backstory: {'read' if number is None else 'stopped'} and saved in {folder}; continue with --resume\n"
     )
     assert [p.name for p in folder.iterdir()] == ["reading-10"]
     rest = Talk(tiny_run, "--json", "--per-token", "--session", folder, "--resume")
@@ -351,7 +350,7 @@ def test_what_a_person_sees(read: Callable, tmp_path: Path) -> None:
     )
     assert err.splitlines() == [
         "backstory: what the vocabulary lacks is read as <unk>",
-        f"backstory: read and saved in {tmp_path / 's'}; --resume goes on with it",
+        f"backstory: read and saved in {tmp_path / 's'}; continue with --resume",
     ]
 
 

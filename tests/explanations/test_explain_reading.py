@@ -344,7 +344,7 @@ def test_mistakes_write_nothing(run: Path) -> None:
         (lambda: compare(block=0), r"block must be 1 or more"),
         (lambda: compare(words=2001), r"1 to 2,000 words, not 2,001"),
         (lambda: explain_passage(run, "reading"), r"`explain reading` has options of its own"),
-        (lambda: compare(out=run), r"is of kind training and would be lost"),
+        (lambda: compare(out=run), r"holds a result of kind training, which would be lost"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=says):
             mistaken()

@@ -245,7 +245,7 @@ def test_a_damaged_document_is_refused_unparsed(saved: Path, monkeypatch: pytest
     seen: list[bytes] = []
     loads = json.loads
     monkeypatch.setattr(json, "loads", lambda data, **how: (seen.append(data.encode()), loads(data, **how))[1])
-    with pytest.raises(DamagedCheckpoint, match=r"progress\.json has not the SHA-256"):
+    with pytest.raises(DamagedCheckpoint, match=r"progress\.json does not have the SHA-256"):
         read_checkpoint(saved)
     assert seen == [(saved / "manifest.json").read_bytes()]
 
@@ -375,7 +375,7 @@ def test_a_pipe_is_not_waited_for(saved: Path, name: str) -> None:
     rewrite_manifest(saved, lambda m: m["files"]["weights.safetensors"].update(bytes=0))
     (saved / name).unlink()
     os.mkfifo(saved / name)
-    with pytest.raises(DamagedCheckpoint, match=f"{name} is no regular file"):
+    with pytest.raises(DamagedCheckpoint, match=f"{name} is not a regular file"):
         read_checkpoint(saved)
 
 

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_summary(opened))
     where = ""
     if args.session is not None:
-        saved = f" and saved in {args.session}; --resume goes on with it"
+        saved = f" and saved in {args.session}; continue with --resume"
         where = saved if opened.state.tokens else ", but nothing came, so nothing is saved"
     if listening.signal is not None:
         print(f"backstory: stopped{where}", file=sys.stderr)

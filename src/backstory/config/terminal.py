@@ -200,8 +200,8 @@ ProgressCallback = Callable[[int, int], None]
 
 EVERY = 60.0
 """Seconds between two lines of progress."""
-SAID = 1_000_000
-"""Bytes of a text from which on its preparation is said at once where there is no terminal."""
+ANNOUNCED = 1_000_000
+"""Without a terminal, texts of this many bytes or more are announced before they are prepared."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def preparing(name: str, size: int, verb: str = "preparing") -> Iterator[Progres
         yield lambda done, total: None
         return
     description = f"{verb} {name} ({shown_size(size)})"
-    if display.bars is None and size >= SAID:
+    if display.bars is None and size >= ANNOUNCED:
         say(display.console, description)
     with progress_bar(description, "MB", 1_000_000) as progress:
         yield progress

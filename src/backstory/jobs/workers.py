@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1024
 HOST = "127.0.0.1"
-POLL_SECONDS, REASON_SECONDS, END_SECONDS = 0.02, 2.0, 30.0
-"""Seconds between looks at children that start; longest wait for the end of one that broke off; and for those that are done."""
+POLL_SECONDS = 0.02
+"""Seconds between two looks at the workers."""
+REASON_SECONDS = 2.0
+"""Longest wait for the reason of a worker that failed."""
+END_SECONDS = 30.0
+"""Longest wait for the end of workers that have finished."""
 
 
 def started_ranks(workers: int | None) -> int:

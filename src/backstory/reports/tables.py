@@ -71,7 +71,7 @@ def without_empty_columns(table: Table) -> Table:
 
 
 def compact(table: Table) -> tuple[Table, str]:
-    """Return the table with units told once, and without columns that say the same in every row: a sentence holds those."""
+    """Move a unit that all cells of a column share into its heading, and constant columns into a sentence; return both."""
     table = _units_in_heads(table)
     if len(table.rows) < 2:
         return table, ""

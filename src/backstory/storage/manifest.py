@@ -52,11 +52,11 @@ def verify_file(path: Path, entry: Mapping[str, Any]) -> None:
     try:
         size = _size(path)
         if size != entry.get("bytes"):
-            raise DamagedCheckpoint(f"{path} has not the size its manifest says")
+            raise DamagedCheckpoint(f"{path} does not have the size in its manifest")
         if size > (LARGEST_TENSORS if tensors else LARGEST_JSON) or (tensors and _header(path) > LARGEST_HEADER):
             raise DamagedCheckpoint(f"{path} is too large")
         if sha256(path) != entry.get("sha256"):
-            raise DamagedCheckpoint(f"{path} has not the SHA-256 its manifest says")
+            raise DamagedCheckpoint(f"{path} does not have the SHA-256 in its manifest")
     except PermissionError as error:
         raise _forbidden(path, error) from None
     except OSError as error:
@@ -67,7 +67,7 @@ def _size(path: Path) -> int:
     """Return the size of a regular file: pipes block, devices have no end, and links lead anywhere."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise DamagedCheckpoint(f"{path} is no regular file")
+        raise DamagedCheckpoint(f"{path} is not a regular file")
     return status.st_size
 
 

@@ -91,6 +91,5 @@ def check_place(folder: Path, kind: str) -> None:
     except ValueError:  # damaged, which the new one mends
         return
     if isinstance(result, dict) and result.get("kind") != kind:
-        raise UserError(
-            f"{folder / RESULT} is of kind {result.get('kind')} and would be lost; choose another folder with --out"
-        )
+        what = f"holds a result of kind {result.get('kind')}, which would be lost"
+        raise UserError(f"{folder / RESULT} {what}; choose another folder with --out")

@@ -21,7 +21,7 @@ MARKS = (1 / 8, 1 / 4, 1 / 2)
 MARGIN = 0.01
 """Nats per token by which it must be worse."""
 BROKEN_DOWN = 100.0
-"""Mean nats per token above which a reading broke down, also where the processor's arithmetic keeps the sum finite."""
+"""Mean nats per token above which a reading counts as diverged, even if its sum is still finite."""
 MOST_TRIALS = 100
 """Trials that are recorded of a grid that one reading scores."""
 

@@ -159,7 +159,7 @@ def show_search(result: Result[SearchFigures], console: Console, most: int = MOS
         console.print(line, highlight=False, soft_wrap=True)
     troubled = [t for t in f.trials if t.problem]
     if troubled:
-        print_text(console, "\nIn trouble", "bold")
+        print_text(console, "\nTrials with problems", "bold")
         for t in troubled[-MOST_TROUBLED:]:
             print_text(console, f"  trial {t.trial}: {t.problem}")
         if len(troubled) > MOST_TROUBLED:
