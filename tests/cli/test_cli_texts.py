@@ -24,7 +24,7 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
         f"run, {{}}: perplexity {result.figures.perplexity:.2f} per word{{}} over 11 words, "
         "9.1% of them outside the vocabulary, audit passed\n"
         "  unknown     9.1% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with "
-        "models of another vocabulary; the training text has not these; give more of it, or another tokenizer\n"
+        "models of another vocabulary; the training text does not have them; give more of it, or another tokenizer\n"
     )
     spelled = f", {result.figures.open_bits_per_byte:.4f} bits per byte with spelling"
     of_file = command("evaluate", "run", "text.txt")

@@ -83,7 +83,7 @@ def test_a_text_with_some_says_that_it_does_not_compare(command: Command, run_co
     first, second = done.out.splitlines()
     assert "over 98 words, 7.1% of them outside the vocabulary, audit passed" in first
     assert second.strip().startswith("unknown     7.1% of the words are outside the vocabulary")
-    assert "does not compare with models of another vocabulary; the training text has not these" in second
+    assert "does not compare with models of another vocabulary; the training text does not have them" in second
     Path("own.txt").write_text("ann saw the <unk>\n" * 9)
     own = command("evaluate", "run", "own.txt")
     assert own.out.count("\n") == 1 and "20.0% of them written as <unk>, audit" in own.out

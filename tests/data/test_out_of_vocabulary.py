@@ -171,7 +171,7 @@ def test_advice_fits_the_cause() -> None:
         advice("words", minimum_count=3, maximum_size=9)
         == "lower text.minimum_count (3), or raise text.maximum_size (9)"
     )
-    assert advice("words").startswith("the training text has not these")
+    assert advice("words").startswith("the training text does not have them")
 
 
 @pytest.mark.usefixtures("shared_cache")

@@ -178,7 +178,7 @@ REFUSALS = {
     "a shorter log": Refusal("metrics.jsonl is shorter", _shorter, accept=("metrics",)),
     "another log": Refusal("metrics.jsonl does not record the 1 epochs", _another_log, accept=("metrics",)),
     "a log that is a link": Refusal("metrics.jsonl is a link", _linked_log),
-    "no checkpoint that verifies": Refusal("weights.safetensors has not the SHA-256", _damaged),
+    "no checkpoint that verifies": Refusal("weights.safetensors does not have the SHA-256", _damaged),
     "no run": Refusal("holds no run to resume", _no_run),
     "no folder": Refusal("holds no run to resume", lambda run, corpus: shutil.rmtree(run)),
     "a folder in use": Refusal("another training is running", held=True),

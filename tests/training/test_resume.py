@@ -580,7 +580,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(
     config, folder = stopped
     for path in checkpoints(folder, "last"):
         flip(path / "weights.safetensors")
-    refused(quietly, config, folder, "last-35/weights.safetensors has not the SHA-256.*--overwrite")
+    refused(quietly, config, folder, "last-35/weights.safetensors does not have the SHA-256.*--overwrite")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maxi
         cut.append(f"lower text.minimum_count ({minimum_count})")
     if maximum_size is not None:
         cut.append(f"raise text.maximum_size ({maximum_size})")
-    return ", or ".join(cut) if cut else "the training text has not these; give more of it, or another tokenizer"
+    return ", or ".join(cut) if cut else "the training text does not have them; give more of it, or another tokenizer"
 
 
 def _share(count: int | None, tokens: int) -> float | None:
