@@ -12,7 +12,7 @@ import torch
 from adapting import BASE, statistics, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import lstm, mixture
+from small_models import dual, lstm, mixture
 from tiers import fast_then_full, several
 from torch import Tensor, nn
 
@@ -298,6 +298,16 @@ def test_low_rank_weights_begin_at_the_model_s_own_and_move_in_few_directions() 
     state = model.start(1)
     tokens = torch.from_numpy(ids.astype(np.int64))[None]
     torch.testing.assert_close(reader.weights.model(tokens, state)[0].log_probs(), model(tokens, state)[0].log_probs())
+
+
+@torch.no_grad()
+def test_low_rank_weights_that_have_not_moved_are_the_model_s_own_in_bfloat16() -> None:
+    model, tokens = dual(), torch.from_numpy(text(60).astype(np.int64))[None]
+    still = MovingWeights(model, "low-rank:2").model
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, _ = model(tokens, model.start(1))
+        prediction, _ = still(tokens, still.start(1))
+        assert torch.equal(prediction.log_probs(), expected.log_probs())
 
 
 def test_starting_anew_goes_back_to_the_trained_weights() -> None:

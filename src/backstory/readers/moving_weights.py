@@ -224,7 +224,9 @@ class LowRank(nn.Module):
         self.low_rank = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        return torch.addmm(weight, self.low_rank, self.rows)
+        # The sum keeps the dtype of the weight: autocast would round W itself, also where B is 0.
+        with torch.autocast(weight.device.type, enabled=False):
+            return torch.addmm(weight, self.low_rank, self.rows)
 
 
 def _add_low_rank(model: LanguageModel, rank: int) -> LanguageModel:
