@@ -94,6 +94,17 @@ def test_devices_and_precisions_are_chosen_with_a_reason() -> None:
             choose_device(expected)
 
 
+def test_a_gpu_is_chosen_by_its_number_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    with pytest.raises(UserError, match=r"device 'cuda:2' is not available here; use cuda:0 to cuda:1"):
+        choose_device("cuda:2")
+    assert choose_device("cuda") == torch.device("cuda") and not used
+    assert choose_device("cuda:1") == torch.device("cuda:1") and used == [torch.device("cuda:1")]
+
+
 @pytest.mark.parametrize(
     "parts",
     [

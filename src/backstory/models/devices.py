@@ -79,7 +79,10 @@ def choose_precision(precision: str, device: torch.device) -> Precision:
 
 @checked()
 def choose_device(name: str) -> torch.device:
-    """Resolve `auto`, `cpu` or `cuda`. Raises UserError for a device that is not there."""
+    """Resolve `auto`, `cpu`, `cuda` or `cuda:N`, which becomes CUDA's current device.
+
+    Raises UserError for a device that is not there.
+    """
     # float32 means float32: recurrent layers on a GPU would take TF32, of 10 bits, and read a text differently in blocks
     # of different length.
     torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
@@ -91,7 +94,18 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"unknown device {shown(name)}; use auto, cpu or cuda") from None
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"device '{name}' is not available here; use auto or cpu")
+    if device.type == "cuda" and device.index is not None:
+        _use_gpu(device)
     return device
+
+
+def _use_gpu(device: torch.device) -> None:
+    """Make a GPU the current one, for what is allocated without a device. Raises UserError for one that is not there."""
+    count = torch.cuda.device_count()
+    if not 0 <= device.index < count:
+        there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        raise UserError(f"device '{device}' is not available here; use {there}")
+    torch.cuda.set_device(device)
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

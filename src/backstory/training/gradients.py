@@ -128,7 +128,7 @@ class Recorded:
         self._eager = eager
         self._recordings: dict[torch.Size, _Recording] = {}
         self._state: State = None
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(eager.parameters[0].device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, text: Tensor, state: State, answer_mask: Tensor | None = None) -> tuple[Figures, State]:
@@ -155,10 +155,10 @@ class Recorded:
 
         The graphs run one at a time and share their memory, except for gradients and state.
         """
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(text.device))
         with torch.random.fork_rng([text.device]), torch.cuda.stream(self._stream):
             self._eager.accumulate(text, clone(self._state), answer_mask)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream(text.device).wait_stream(self._stream)
         text, graph = text.clone(), torch.cuda.CUDAGraph()
         answer_mask = None if answer_mask is None else answer_mask.clone()
         gradients = [p.grad for p in self._eager.parameters if p.grad is not None]
