@@ -53,8 +53,9 @@ def examination(reader: Reader, **changes: Any) -> Examination:
     documents = np.array([0, 150, 420])
     settings = SETTINGS | changes
     within = documents if settings.get("within_documents") else None
+    whole = WholeReading(reader, ids, START, within, with_inner=reader.inner is not None)
     return Examination(
-        ids, WholeReading(reader, ids, START, within), ReaderScorer(reader), tags=tags, training=training, counts=counts,
+        ids, whole, ReaderScorer(reader), tags=tags, training=training, counts=counts,
         unknown=UNKNOWN, start=START, documents=documents, **settings,
     )  # fmt: skip
 

@@ -342,6 +342,15 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_s
     assert plain.losses[0].clusters is None
 
 
+def test_only_the_cache_experiment_needs_the_score_of_the_inner_reader() -> None:
+    reader = StaticReader(build())
+    reader.inner = StaticReader(reader.model)  # a reader of a plugin, whose prediction does not hold the inner one
+    ids = np.random.default_rng(0).integers(0, TYPES, 100)
+    settings: dict[str, Any] = {"experiment": "truncate", "maximum_context": 20, "targets": 9, "memory": 1.0}
+    found, plain = (bs.examine(one, ids, **settings).figures for one in (reader, reader.inner))
+    assert found.baseline == plain.baseline
+
+
 def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
     with pytest.raises(UserError, match="name the cache last"):
         bs.examine(seeds[0], None, "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)

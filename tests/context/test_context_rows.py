@@ -46,7 +46,7 @@ def test_rows_are_read_as_each_alone(count: int, batch_size: int, before: int) -
         ids_of(count),
     )
     told: list[int] = []
-    found = WholeReading(reader, ids, START, batch_size=batch_size, before=before)(told.append)
+    found = WholeReading(reader, ids, START, batch_size=batch_size, before=before, with_inner=True)(told.append)
     size = -(-(count - before) // batch_size)
     for place in range(count):
         row = max(0, (place - before) // size)

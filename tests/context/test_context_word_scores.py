@@ -195,16 +195,17 @@ def folded(word_score: Any = "corrected", text: str = TEXT) -> tuple[Vocabulary,
 def test_over_a_text_only_the_ends_differ(make: Callable[[Any], Any], text: str) -> None:
     vocabulary, words, ids = folded(text=text)
     source = make(reader(len(vocabulary)))
-    corrected = WholeReading(source, ids, vocabulary.start, None, words)(lambda tokens: None)
+    both = source.inner is not None
+    corrected = WholeReading(source, ids, vocabulary.start, None, words, with_inner=both)(lambda tokens: None)
     _, plain_words, _ = folded("sum", text)
-    plain = WholeReading(source, ids, vocabulary.start, None, plain_words)(lambda tokens: None)
-    assert corrected.shape == plain.shape == (1 if source.inner is None else 2, len(words.ids))
+    plain = WholeReading(source, ids, vocabulary.start, None, plain_words, with_inner=both)(lambda tokens: None)
+    assert corrected.shape == plain.shape == (2 if both else 1, len(words.ids))
     difference = (corrected - plain).sum(1)
     if text.endswith("\n"):  # both ends are certain
         assert_allclose(difference, 0, atol=1e-9)
     else:
         assert (difference > 0.01).all()
-    if source.inner is None and not text.endswith("\n"):
+    if not both and not text.endswith("\n"):
         found = boundaries_of(vocabulary)
         table = log_probs(source.model, [vocabulary.start, *ids.tolist()])
         assert_allclose(difference, -np.log(np.exp(table[-1][found.begins]).sum()), atol=1e-9)

@@ -211,7 +211,7 @@ def read_scores(
 
 @dataclass(frozen=True, eq=False)
 class WholeReading:
-    """Reads a text from end to end: nats of every token (N,); with a cache outermost (2, N), also of the reader in it."""
+    """Reads a text from end to end: nats of every token (1, N); with `with_inner` (2, N), also of the inner reader."""
 
     reader: Reader
     ids: np.ndarray
@@ -219,11 +219,13 @@ class WholeReading:
     documents: np.ndarray | None = None
     """Starts of documents that are each read by itself; None to carry the state from one to the next."""
     folded: Folded | None = None
-    """Words of a text of pieces: the nats are then those of words, (W,) or (2, W), and `documents` counts in words."""
+    """Words of a text of pieces: the nats are then those of words, (1 or 2, W), and `documents` counts in words."""
     batch_size: int = 1
     """Rows that are read side by side, each from an empty state; of one document."""
     before: int = 0
     """Tokens, or words, that a row reads before the first that is scored in it; the first row scores them too."""
+    with_inner: bool = False
+    """Score the reader inside the outermost one too: what a cache is worth is the difference."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
         return self._in_rows(advance) if self.batch_size > 1 else self._by_document(advance)
@@ -255,8 +257,7 @@ class WholeReading:
         return word_nats(scores[0, :, :tokens], log_begins, starts)
 
     def _read(self, ids: np.ndarray, uncertain: np.ndarray, progress: Callable[[int, int], None]) -> np.ndarray:
-        inner = self.reader.inner is not None
-        return read_scores(self.reader, ids, self.start, uncertain, self._boundaries, progress, inner)
+        return read_scores(self.reader, ids, self.start, uncertain, self._boundaries, progress, self.with_inner)
 
     def _by_document(self, advance: Advance) -> np.ndarray:
         nats = []

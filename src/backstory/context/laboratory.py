@@ -341,8 +341,9 @@ def _examination(
         if text.folded is not None and text.pieces is not None:
             ids, start = text.pieces, int(text.folded.pieces[text.start][0])
         batch = settings.batch_size, settings.maximum_context
-        whole = WholeReading(reader, ids, start, documents, text.folded, *batch)
-        if settings.experiment == "cache" and isinstance(reader, NeuralCache):
+        with_inner = settings.experiment == "cache"
+        whole = WholeReading(reader, ids, start, documents, text.folded, *batch, with_inner=with_inner)
+        if with_inner and isinstance(reader, NeuralCache):
             cached = _cached(text, reader.settings.window, settings)
     adapts = reader is not None and any(layer.adapts or layer.capabilities.adapts_weights for layer in reader.stack())
     return text, Examination(
