@@ -154,6 +154,12 @@ def test_a_text_reads_the_same_without_a_compiler(segment: int, tied: bool, monk
     torch.testing.assert_close(delta, reference, rtol=1e-3, atol=1e-5)
 
 
+def test_nothing_is_compiled_for_tensors_that_the_passes_do_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "library", lambda: pytest.fail("compiled"))
+    fits = torch.ones(3, 2)
+    assert not any(compiled.takes(fits, other) for other in (fits.double(), fits.t(), fits.to("meta")))
+
+
 def test_what_cannot_be_compiled_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("BACKSTORY_CACHE", str(tmp_path))
     find = compiled.library.__wrapped__

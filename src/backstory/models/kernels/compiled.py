@@ -82,9 +82,9 @@ def _processor() -> str:
 
 def takes(*tensors: Tensor) -> bool:
     """Return True if the passes can be used for these tensors."""
-    if library() is None:
-        return False
-    return all([t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors])
+    # The tensors first: the passes are compiled when the library is asked for, which a GPU never needs.
+    fits = all([t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors])
+    return fits and library() is not None
 
 
 def _call(name: str, *arguments: Tensor | float | None) -> None:
