@@ -71,13 +71,14 @@ class Factors:
         size, begin = 1, 0
         while begin < steps:
             end = min(begin + size, steps)
-            logs, sets = self._at(torch.arange(rows).repeat_interleave(end - begin), begin, end)
+            index = torch.arange(rows, device=self.shares.device).repeat_interleave(end - begin)
+            logs, sets = self._at(index, begin, end)
             yield logs, sets
             begin, size = end, max(1, CHUNK // logs[0].numel())
 
     def _at(self, rows: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
         device, shape = self.shares.device, (self.shares.shape[0], end - begin)
-        rows, times = rows.to(device), torch.arange(begin, end, device=device).repeat(shape[0])
+        times = torch.arange(begin, end, device=device).repeat(shape[0])
         whole = end - begin == self.shares.shape[1]
         v, shares = self.weights[:, begin:end, :, None], self.shares[:, begin:end, :, None]
         linear, first, factors, known = torch.zeros((), device=device), None, [], None
@@ -125,7 +126,8 @@ class Mixed:
         """Return the weights (R, S, E) after the block if these targets (R,) follow it."""
         logs, sets, before, expected = self.last
         weights = self.weights.clone()
-        weights[torch.arange(len(weights)), sets] = before + step * (_at(logs, targets) - expected)
+        rows = torch.arange(len(weights), device=weights.device)
+        weights[rows, sets] = before + step * (_at(logs, rows, targets) - expected)
         return weights
 
 
@@ -136,7 +138,8 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
     The weights (R, S, E) are those before it, None at the beginning of a text.
     """
     tables, begin, last = [], 0, ()
-    rows = torch.arange(len(targets))
+    # Once, and on the device: an index on the CPU would be copied there at every token.
+    rows = torch.arange(len(targets), device=targets.device)
     for logs, sets in factors.pieces():
         if weights is None:
             weights = logs.new_zeros(len(targets), SETS[factors.context], logs.shape[2])
@@ -149,7 +152,7 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
                 a = weights[rows, each]
                 scores = torch.log_softmax((a[:, None] @ log)[:, 0], 1)
                 expected = (log @ scores.exp()[..., None])[..., 0]
-                weights[rows, each] = a + step * (_at(log, target) - expected)
+                weights[rows, each] = a + step * (_at(log, rows, target) - expected)
                 tables.append(scores)
                 last = log, each, a, expected
         begin += len(logs)
@@ -157,6 +160,6 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
     return Mixed(torch.stack(tables, 1), weights, last)
 
 
-def _at(logs: Tensor, targets: Tensor) -> Tensor:
-    """Return log E (R, E) of the targets (R,)."""
-    return logs[torch.arange(len(targets)), :, targets]
+def _at(logs: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+    """Return log E (R, E) of the targets (R,) in the rows 0 to R - 1."""
+    return logs[rows, :, targets]
