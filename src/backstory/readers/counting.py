@@ -19,7 +19,7 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
 from backstory.readers.base import Block, Reader
-from backstory.readers.kind import BuildContext, ReaderKind
+from backstory.readers.kind import BuildContext, ReaderKind, joined
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
 
 Settings = NgramSettings | PPMSettings
@@ -172,15 +172,15 @@ class CountingScorer:
         self._scores: list[list[Tensor]] = [[] for _ in self.points]
 
     def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        self._inner.append(log_prob[0].double().cpu())
+        self._inner.append(log_prob[0])
         for counts, scores in zip(self.counts, self._scores, strict=True):
-            scores.append(counts.predict(block.tokens).log_prob(block.targets)[0].double().cpu())
+            scores.append(counts.predict(block.tokens).log_prob(block.targets)[0])
             counts.observe(block.targets)
 
     def scores(self) -> list[tuple[Settings, float]]:
-        inner, tried = torch.cat(self._inner), []
+        inner, tried = joined(self._inner), []
         for point, scores in zip(self.points, self._scores, strict=True):
-            own = torch.cat(scores)
+            own = joined(scores)
             for weight in self.weights:
                 log_q, log_p = torch.tensor([weight, 1 - weight], dtype=torch.float64).log()
                 tried.append(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from backstory.models import Precision, Prediction
@@ -73,6 +74,14 @@ class GridScorer(Protocol):
     def scores(self) -> Sequence[tuple[Any, float]]:
         """Return all settings, in the order of the grid, with their nats per token."""
         ...
+
+
+def joined(blocks: Sequence[Tensor]) -> Tensor:
+    """Return what a scorer kept of each block (T,) as one (N,), in float64 on the CPU.
+
+    Moved once: a copy after every block would wait for a GPU.
+    """
+    return torch.cat(list(blocks)).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from backstory.models import Interpolation, Prediction, clone
 from backstory.models.devices import available
 from backstory.models.prediction import Pointer
 from backstory.readers.base import Block, Reader
-from backstory.readers.kind import ReaderKind
+from backstory.readers.kind import ReaderKind, joined
 
 GROWTH = 4
 """When there is no room left, a quarter of what is held is added, so that a token is copied a few times in all."""
@@ -221,7 +221,7 @@ class CacheGrid:
 
 @dataclass
 class _Scores:
-    """The cache's part of the mixture for one window and theta, block by block."""
+    """The cache's part of the mixture for one window and theta, block by block, where it was computed."""
 
     log_prob: list[Tensor] = field(default_factory=list)
     """The cache's log-probability of the target."""
@@ -246,20 +246,20 @@ class CacheScorer:
         hidden = head_input(prediction)
         products, words = in_window(hidden, *self._pairs.offer(hidden, block.tokens), self.windows[-1])
         self._pairs.keep(block.targets)
-        self._inner.append(log_prob[0].double().cpu())
+        self._inner.append(log_prob[0])
         matches = words[0] == block.targets[0, :, None]
         missing = products[0] == -torch.inf
         for theta in self.grid.thetas:
             at_theta = (products[0] * theta).masked_fill_(missing, -torch.inf)  # not nan where theta is 0
             by_window = _by_window(at_theta, matches, self.windows)
             for window, (cached, confidence) in zip(self.windows, by_window, strict=True):
-                self._scores[window, theta].log_prob.append(cached.double().cpu())
-                self._scores[window, theta].confidence.append(confidence.double().cpu())
+                self._scores[window, theta].log_prob.append(cached)
+                self._scores[window, theta].confidence.append(confidence)
 
     def scores(self) -> list[tuple[CacheSettings, float]]:
-        inner, points = torch.cat(self._inner), []
+        inner, points = joined(self._inner), []
         for window, theta in itertools.product(self.windows, self.grid.thetas):
-            log_prob, confidence = (torch.cat(values) for values in vars(self._scores[window, theta]).values())
+            log_prob, confidence = (joined(values) for values in vars(self._scores[window, theta]).values())
             for weight, least in itertools.product(self.grid.weights, self.grid.confidences):
                 nats = _mixed(inner, log_prob, confidence, weight, least)
                 points.append((CacheSettings(window, theta, weight, least), nats))
