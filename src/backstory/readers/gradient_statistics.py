@@ -6,6 +6,7 @@ consolidation (Kirkpatrick et al. 2017).
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -99,20 +100,19 @@ def collect(
 
     `progress` takes the minibatches read and those there are. Raises UserError for a text that is too short for one minibatch.
     """
-    if len(ids) < batch_size * segment:
-        raise UserError(_too_short(ids, batch_size, segment))
+    count = _whole_minibatches(len(ids), batch_size, segment)
+    if not count:
+        raise UserError(
+            f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
+            "use a smaller --batch-size or --segment"
+        )
     if moving != "all" and not moving.startswith("low-rank"):
         raise UserError(f"statistics are of all weights, which serves {moving} too, or of low-rank:R adapters")
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
-    count = _whole_minibatches(len(ids), batch_size, segment)
     squares, expected = torch.zeros_like(weights.delta), ExpectedInformation(weights)
-    minibatches = tokens = 0
-    state = model.start(min(batch_size, len(ids)))
-    for block in blocks(ids, first, batch_size, segment, weights.delta.device):
-        # Once rows have ended, the rest is smaller than a minibatch.
-        if not bool(block.scored.all()) or block.tokens.shape[1] < segment:
-            break
+    state = model.start(batch_size)
+    for block in islice(blocks(ids, first, batch_size, segment, weights.delta.device), count):
         with torch.enable_grad(), precision.context(block.tokens.device):
             prediction, state = weights.model(block.tokens, state)
             gradients = weights.gradients(-prediction.log_prob(block.targets).mean())
@@ -123,16 +123,15 @@ def collect(
                     squares[region].addcmul_(flat, flat)
             if block.index % EVERY == 0:
                 expected.add(prediction, block.tokens.numel())
-        state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
+        state = detach(state)
         if progress is not None:
             progress(block.index + 1, count)
-    if not minibatches:
-        raise UserError(_too_short(ids, batch_size, segment))
-    squares /= minibatches
+    squares /= count
     shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.regions(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}
     information |= expected.means()
-    how = Collected(weights_hash(model), moving, text, batch_size, segment, minibatches, tokens, precision.name)
+    tokens = count * batch_size * segment
+    how = Collected(weights_hash(model), moving, text, batch_size, segment, count, tokens, precision.name)
     return Statistics(shaped, information, how)
 
 
@@ -140,13 +139,6 @@ def _whole_minibatches(tokens: int, batch_size: int, segment: int) -> int:
     """Return how many minibatches have `segment` tokens in every row; the last rows may be shorter than the others."""
     last_row = tokens - (batch_size - 1) * -(-tokens // batch_size)
     return max(0, last_row) // segment
-
-
-def _too_short(ids: np.ndarray, batch_size: int, segment: int) -> str:
-    return (
-        f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
-        "use a smaller --batch-size or --segment"
-    )
 
 
 class ExpectedInformation:
