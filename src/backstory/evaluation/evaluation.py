@@ -23,7 +23,7 @@ from backstory.evaluation.metrics.per_token import check_per_token, check_table
 from backstory.evaluation.open_vocabulary import open_bits_per_byte
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.proving import check_proof, write_proof
-from backstory.evaluation.reading_loop import Reading, StreamReading
+from backstory.evaluation.reading_loop import Position, Reading, read
 from backstory.readers.base import Reader, StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.readers.saved_reading import reader_identity
@@ -154,17 +154,17 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
     if setup.layers[0].name != "static":  # then the static reader reads the lines too, for comparison
         static = StaticReader(setup.run.model, setup.reader.precision)
         passes["static"] = LineReading(static, split, vocabulary.start, batch_size=batch_size)
-    metrics, readings, done = MetricSet.for_evaluation(setup, options), dict[str, Reading](), 0
+    metrics, readings = MetricSet.for_evaluation(setup, options), dict[str, Reading]()
     with metrics:
         for name, one in passes.items():
+            earlier = sum(reading.tokens for reading in readings.values())
             for block in one.remaining():
                 scored = one.score(block)
                 if name == "text":
                     metrics.update(scored)
                 one.observe(block)
-                done += int(block.scored.sum())
                 if progress is not None:
-                    progress(done, len(passes) * len(split.ids))
+                    progress(earlier + one.position.tokens, len(passes) * len(split.ids))
             readings[name] = one.result()
     figures = collect_figures(setup, readings, metrics, audit.report, overlap)
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
@@ -200,21 +200,25 @@ def audit_ids(
             f"the token ids are from {ids.min():,} to {ids.max():,}, and the model knows 0 to {types - 1:,}; encode the text "
             "with the model's own vocabulary"
         )
-    audit, tokens = audit_of(reader, len(ids), options), 0
-    stream = StreamReading(reader, ids, start, batch_size=options.batch_size, observer=audit)
-    for block in stream.remaining():
-        stream.score(block)
-        stream.observe(block)
-        tokens += int(block.scored.sum())
+    audit = audit_of(reader, len(ids), options)
+
+    def report(position: Position) -> None:
         if progress is not None:
-            progress(tokens, len(ids))
-    return stream.result(), audit.report
+            progress(position.tokens, len(ids))
+
+    reading = read(reader, ids, start, batch_size=options.batch_size, observer=audit, passed=report)
+    return reading, audit.report
 
 
 def audit_of(reader: Reader, tokens: int, options: EvalOptions) -> Audit:
     """Return the audit of a reading of so many tokens."""
-    places = options.audit_places or usual_places(reader.block, options.batch_size)
-    return Audit(block_count(tokens, options.batch_size, reader.block), places, options.audit_seed)
+    blocks = block_count(tokens, options.batch_size, reader.block)
+    return Audit(blocks, audited_places(reader, options), options.audit_seed)
+
+
+def audited_places(reader: Reader, options: EvalOptions) -> int:
+    """Return how many blocks of a reading are audited: those of the options, else the usual number."""
+    return options.audit_places or usual_places(reader.block, options.batch_size)
 
 
 def check_text(setup: EvalSetup) -> None:
@@ -279,9 +283,9 @@ def _check_renewed(setup: EvalSetup, folder: Path) -> None:
     if held is None:
         return
     old, new = (provenance.corpus and provenance.corpus.name for provenance in (held.provenance, setup.provenance()))
-    read = held.name, old, held.figures.split, held.figures.reader
-    if read != (setup.run.name, new, setup.split.name, stack_name(parse_stack(setup.options.reader))):
-        what = f"{read[0]}, {read[2]} of {read[1]} with {read[3]}"
+    known = held.name, old, held.figures.split, held.figures.reader
+    if known != (setup.run.name, new, setup.split.name, stack_name(parse_stack(setup.options.reader))):
+        what = f"{known[0]}, {known[2]} of {known[1]} with {known[3]}"
         raise UserError(
             f"{folder} holds the result of another evaluation ({what}), which would be lost; choose another folder with "
             "--out, or --overwrite"
@@ -296,7 +300,7 @@ def evaluation_identity(setup: EvalSetup, device: str | None) -> dict[str, Any]:
         "split": setup.split.name,
         "after": options.after,
         "batch_size": options.batch_size,
-        "places": options.audit_places or usual_places(setup.reader.block, options.batch_size),
+        "places": audited_places(setup.reader, options),
         "device": device,
         **options.further(),
     }
