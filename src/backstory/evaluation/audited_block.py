@@ -204,7 +204,7 @@ class AuditedBlock:
         # Of two rows that differ here, each changes once.
         some = torch.from_numpy(self._random.permutation(len(tokens)) < len(tokens) // 2).to(tokens.device)
         for unchanged in (some, ~some):
-            changed, wrong = (torch.where(unchanged[:, None], ids, self._other(ids)) for ids in (tokens, targets))
+            changed, wrong = (torch.where(unchanged[:, None], ids, self._after(ids, 0)) for ids in (tokens, targets))
             scores, following = self._read_on(changed, wrong, probe)
             scored.append((unchanged, scores[unchanged]))
             if not torch.equal(plain[unchanged], following[unchanged]):
@@ -285,14 +285,9 @@ class AuditedBlock:
     def _piece(self) -> tuple[Tensor, Tensor]:
         return self.block.tokens[:, :PIECE], self.block.targets[:, :PIECE]
 
-    def _other(self, ids: Tensor) -> Tensor:
-        """Replace every id by a different one."""
-        step = torch.from_numpy(self._random.integers(1, max(2, self._types), tuple(ids.shape))).to(ids.device)
-        return (ids + step) % self._types
-
     def _after(self, ids: Tensor, cut: int) -> Tensor:
         """Replace the ids (R, T) from a cut on."""
-        return torch.cat([ids[:, :cut], self._other(ids[:, cut:])], 1)
+        return replaced(ids, self._types, self._random, cut)
 
 
 DEPENDENT_ROWS = "a row's predictions depend on the other rows of the batch"
@@ -300,6 +295,13 @@ LATER_TARGETS = "scores depend on targets that come later"
 LATER_TOKENS = "predictions depend on later tokens of the block"
 NOT_DECODED = "the reported scores are not those that are found from the tokens before"
 UNLISTED = "the scored probability is not the one in the distribution that sums to one"
+
+
+def replaced(ids: Tensor, types: int, random: np.random.Generator, cut: int) -> Tensor:
+    """Replace every id (R, T) from a cut on by a different one."""
+    later = ids[:, cut:]
+    step = torch.from_numpy(random.integers(1, max(2, types), tuple(later.shape))).to(ids.device)
+    return torch.cat([ids[:, :cut], (later + step) % types], 1)
 
 
 def start_digest(reader: Reader, probe: Tensor) -> str:

@@ -26,7 +26,7 @@ from backstory.config.scores import bits, perplexity
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation import audit as audits
 from backstory.evaluation.audit import AuditReport, Gain
-from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart
+from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart, replaced
 from backstory.evaluation.evaluation import check_batch
 from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.evaluation.predictors import Instance, factory_of
@@ -187,7 +187,7 @@ class _Refereeing:
             if block.index == last:
                 break
             if not same_rows.all():
-                changed, wrong = (torch.where(same_rows[:, None], ids, self._other(ids)) for ids in block[:2])
+                changed, wrong = (torch.where(same_rows[:, None], ids, self._after(ids, 0)) for ids in block[:2])
                 block = block._replace(tokens=changed, targets=wrong)
             scores = _scores(instance.predict(block.tokens), block.targets)
             begin, steps = block.index * self._block, block.tokens.shape[1]
@@ -297,8 +297,7 @@ class _Refereeing:
         if not len(later) or self._options.every_token:
             return None, 0
         cut = int(self._random.choice(later)) + 1
-        changed = torch.cat([block.tokens[:, :cut], self._other(block.tokens[:, cut:])], 1)
-        return self._shadow.predict(changed), cut
+        return self._shadow.predict(self._after(block.tokens, cut)), cut
 
     def _check_altered(self, block: Block, again: Tensor, altered: Tensor | None, cut: int) -> None:
         """Check that other tokens after a cut change no prediction before it."""
@@ -410,11 +409,9 @@ class _Refereeing:
         """Return where distributions (..., V) of log-probabilities differ, in any probability, by more than the tolerance."""
         return ((a.exp() - b.exp()).abs() > self._tolerance.each).any(-1)
 
-    def _other(self, ids: Tensor) -> Tensor:
-        """Replace every id by a different one."""
-        types = self._main.types or int(self._text.ids.max()) + 1
-        step = torch.from_numpy(self._random.integers(1, max(2, types), tuple(ids.shape)))
-        return (ids + step) % types
+    def _after(self, ids: Tensor, cut: int) -> Tensor:
+        """Replace the ids (R, T) from a cut on."""
+        return replaced(ids, self._main.types or int(self._text.ids.max()) + 1, self._random, cut)
 
     @staticmethod
     def _earliest(wrong: Tensor) -> tuple[int, int]:
