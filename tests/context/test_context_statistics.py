@@ -355,6 +355,15 @@ def test_the_effective_context_of_models_that_differ_is_unsure() -> None:
     assert differing.context == 10 and ends(differing) == (10, 50)
 
 
+def test_resamples_that_are_known_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline, conditions = data = with_excess(0.5, 0.0099, 0.0, 0.0, spread=0.05)
+    differences = conditions - baseline[:, None]
+    expected = paired_intervals(differences), effective_context(CONTEXTS, *data)
+    known = {"resamples": resampled_means(differences, 0)}
+    monkeypatch.setattr(statistics, "resampled_means", lambda *_, **__: pytest.fail("drawn again"))
+    assert (paired_intervals(differences, **known), effective_context(CONTEXTS, *data, **known)) == expected
+
+
 def ends(found: EffectiveContext) -> tuple[int | None, int | None]:
     return found.low, found.high
 

@@ -145,11 +145,21 @@ def _kept_draws(rows: int, seed: int, resamples: int) -> np.ndarray:
 
 
 @checked(seed=0)
-def paired_intervals(differences: np.ndarray, seed: int = 0, clusters: np.ndarray | None = None) -> list[Interval]:
-    """Return the mean paired difference (N, C) of each condition with its 95% percentile bootstrap interval."""
+def paired_intervals(
+    differences: np.ndarray,
+    seed: int = 0,
+    clusters: np.ndarray | None = None,
+    resamples: np.ndarray | None = None,
+) -> list[Interval]:
+    """Return the mean paired difference (N, C) of each condition with its 95% percentile bootstrap interval.
+
+    `resamples` are the `resampled_means` of the differences, if they are known.
+    """
     if differences.dtype.kind not in "fiu":
         raise TypeError(f"differences must be numbers, not of {differences.dtype}")
-    limits = np.quantile(resampled_means(differences, seed, clusters=clusters), [0.025, 0.975], axis=0)
+    if resamples is None:
+        resamples = resampled_means(differences, seed, clusters=clusters)
+    limits = np.quantile(resamples, [0.025, 0.975], axis=0)
     return [Interval(*map(float, one)) for one in zip(differences.mean(0), *limits, strict=True)]
 
 
@@ -222,16 +232,19 @@ def effective_context(
     clusters: np.ndarray | None = None,
     effects: Sequence[Interval] | None = None,
     models: np.ndarray | None = None,
+    resamples: np.ndarray | None = None,
 ) -> EffectiveContext:
     """Return the smallest context from which on each is within `threshold` of the baseline's perplexity, either way.
 
     contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts where some context
     is better than the baseline by more than the threshold and its 95% interval lies below zero; the best of these is named.
     For the mean of several models, `effects` are its C effects with their intervals, and `models` (S, C) the effects of each:
-    the interval of the effective context then covers models as well as targets.
+    the interval of the effective context then covers models as well as targets. `resamples` are the `resampled_means` of the
+    conditions' nats over the baseline, if they are known.
     """
     excess = conditions - baseline[:, None]
-    resamples = resampled_means(excess, seed, clusters=clusters)
+    if resamples is None:
+        resamples = resampled_means(excess, seed, clusters=clusters)
     if models is not None:
         resamples = resamples + resampled_seeds(models, seed)
     if effects is None:

@@ -13,7 +13,14 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import ExaminationSettings
 from backstory.config.scores import perplexity
-from backstory.context.bootstrap import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
+from backstory.context.bootstrap import (
+    EffectiveContext,
+    Interval,
+    effective_context,
+    over_seeds,
+    paired_intervals,
+    resampled_means,
+)
 from backstory.context.examination import Groups
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
@@ -127,7 +134,9 @@ def _effects(models: Sequence[Losses], inside: np.ndarray, seed: int) -> Effects
     effects = (nats - baselines[:, None]).mean(2)
     baseline, mean = baselines.mean(0), nats.mean(0)
     clusters = None if models[0].clusters is None else models[0].clusters[inside]
-    intervals = paired_intervals((mean - baseline).T, seed, clusters)
+    differences = (mean - baseline).T
+    resamples = resampled_means(differences, seed, clusters=clusters)
+    intervals = paired_intervals(differences, seed, clusters, resamples)
     if several:
         intervals = [over_seeds(effects[:, i].tolist(), [one]) for i, one in enumerate(intervals)]
     conditions = []
@@ -145,7 +154,7 @@ def _effects(models: Sequence[Losses], inside: np.ndarray, seed: int) -> Effects
     if models[0].conditions[0]["method"] == TRUNCATE:
         contexts = [c["context"] for c in models[0].conditions]
         same: dict[str, Any] = {"threshold": THRESHOLD, "seed": seed, "clusters": clusters}
-        of_set = {"effects": intervals, "models": effects if several else None}
+        of_set = {"effects": intervals, "models": effects if several else None, "resamples": resamples}
         used = _context_record(effective_context(contexts, baseline, mean.T, **of_set, **same))
         if several:
             each = [effective_context(contexts, b, n.T, **same) for b, n in zip(baselines, nats, strict=True)]
