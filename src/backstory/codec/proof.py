@@ -38,7 +38,7 @@ class Proof:
     nats_per_token: float
     """Length of the tokens' code, without the last tokens of rows, which stand in front of it."""
     uncounted: float
-    """Length of those, as a share of it: what the decoder has before its turn."""
+    """Bits of the rows' last tokens, as a share of the counted bits: the decoder is given them first, and they do not count."""
     run: Run
     lengths: np.ndarray | None = None
     """(lines,) tokens of each line if each was read by itself."""

@@ -26,7 +26,7 @@ Reading = Callable[[Advance], np.ndarray]
 
 
 class ProcessGroup(Protocol):
-    """Processes that share the targets, as `torchrun` starts them (`training.distributed.Ranks` is one)."""
+    """Processes that share the targets, as `torchrun` starts them (`jobs.ranks.Ranks` is one)."""
 
     @property
     def rank(self) -> int: ...

@@ -24,7 +24,8 @@ from backstory.runs.run import Run
 TOLERANCE = 1e-3
 """Share by which a reported score may be better than the code: products of other shapes round differently."""
 UNCOUNTED = 0.01
-"""Most that the last tokens of rows may add to the code; a reader could tell them to the rows before."""
+"""Most that the uncounted bits may be, as a share of the counted ones: a reader could use a row's last token to predict another
+row."""
 Progress = Callable[[int, int], None]
 
 

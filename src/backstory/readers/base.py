@@ -52,7 +52,7 @@ class Reader(ABC):
     interpolates: bool = False
     """True if it predicts the Interpolation of the reader that it wraps with a prediction of its own."""
     adapts: bool = False
-    """True if it learns from the text that it reads otherwise than by weights that move."""
+    """True if it learns from the text by something other than moving weights: a cache, counts, weights of a mixture."""
 
     def __repr__(self) -> str:
         settings = getattr(self, "settings", None)

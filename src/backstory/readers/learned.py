@@ -216,7 +216,7 @@ class LearnedReader(DynamicEvaluation):
         self.weights.update(gradients, self.gated)
 
     def relative(self, loss: Tensor) -> Tensor:
-        """A segment's loss over the running mean of those before it, within [-2, 1]; it is then taken into the mean."""
+        """Return the loss minus the running mean of earlier segments' losses, clamped to [-2, 1]; then update the mean."""
         mean = loss if self._mean is None else self._mean
         self._mean = mean + FADING * (loss - mean)
         return (loss - mean).clamp(-2.0, 1.0)

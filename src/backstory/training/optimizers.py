@@ -58,7 +58,10 @@ def parameter_groups(model: LanguageModel) -> list[Group]:
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """Return the optimizer's state of a parameter after a step, by name; only shape and dtype of the values count."""
+    """Return a template of the optimizer's state for a parameter.
+
+    Its tensors have the right names, shapes and dtypes; their values mean nothing.
+    """
     if isinstance(optimizer, torch.optim.SGD):
         return {}
     counts = {"step"} | ({"mu_product"} if isinstance(optimizer, torch.optim.NAdam) else set())

@@ -24,7 +24,10 @@ class Residuals(NamedTuple):
     """Values of the logits of n positions that the backward pass needs."""
 
     numbers: Tensor
-    """(n, V): exp(logits - max), minus their sum s at the target; -s d log p_y / d logits."""
+    """(n, V): exp(logits - max), from which the row's sum s is subtracted at the target.
+
+    Divided by -s, it is the gradient of log p_y by the logits.
+    """
     sums: Tensor
     """(n,): s."""
     log_prob: Tensor
@@ -33,7 +36,10 @@ class Residuals(NamedTuple):
 
 @dataclass
 class ScoredTargets:
-    """Targets that were scored without a graph, with the residuals, which are not computed again to learn from them."""
+    """What the last scoring without gradients computed.
+
+    Kept so that learning from the same targets does not compute the logits again.
+    """
 
     targets: Tensor | None = None
     residuals: Residuals | None = None

@@ -236,7 +236,7 @@ def write_into(
     retention: Tensor | None,
     scratch: Tensor | None = None,
 ) -> None:
-    """Write (`written`) slots (B, n, M) into `new`: w and retention (B, n), e and v (B, M).
+    """Write (`Slots.write`) slots (B, n, M) into `new`: w and retention (B, n), e and v (B, M).
 
     `scratch` is needed if `new` is `slots`.
     """
@@ -278,7 +278,7 @@ class _Written(torch.autograd.Function):
 def follow_into(
     new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor, scratch: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the next link (`followed`) of links (B, N, N) with w and p (B, N) into `new`.
+    """Compute the next link (`Slots.follow`) of links (B, N, N) with w and p (B, N) into `new`.
 
     `scratch`, of one piece at least, is needed if `new` is `link`. Returns the weights of heads with weights (B, R, N) that
     follow the new link back and forward, each (B, R, N).
