@@ -235,7 +235,7 @@ def test_gradients_in_factors_move_the_weights_as_whole_ones_do(
     rms = {n: v.double().sqrt() for n, v in collected.mean_square.items()}
     expected, moved = naive(model, ids, how, rms), []
     for few, chunk in ((32, 1 << 16), (32, 17), (0, 1 << 16)):
-        monkeypatch.setattr(dynamic, "FEW", few)
+        monkeypatch.setattr(dynamic, "MOST_FACTORED", few)
         monkeypatch.setattr(moving_weights, "CHUNK", chunk)
         reader = DynamicEvaluation(model, how, collected)
         assert scores(reader, ids) == pytest.approx(expected, rel=1e-5, abs=1e-5)

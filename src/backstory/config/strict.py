@@ -25,7 +25,7 @@ LARGEST_NUMBER = 2**53
 """A whole number above this is refused: no float holds it exactly."""
 
 
-FEW = 12
+MOST_NAMED = 12
 """Most names that a message on an unknown one lists."""
 
 
@@ -249,7 +249,9 @@ def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
 
 def _known(names: Collection[str]) -> str:
     """Return `; there are a, b` for a few names that may be given, an empty string for many."""
-    return f"; {'there are' if names else 'there are none'} {', '.join(names)}".rstrip() if len(names) <= FEW else ""
+    if len(names) > MOST_NAMED:
+        return ""
+    return f"; {'there are' if names else 'there are none'} {', '.join(names)}".rstrip()
 
 
 def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -> Any:

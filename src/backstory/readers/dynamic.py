@@ -23,7 +23,7 @@ from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
 
-FEW = 32
+MOST_FACTORED = 32
 """Batch size times steps of a segment up to which gradients are left in factors: multiplying these out for more positions takes
 longer than to read and write the gradients."""
 
@@ -238,7 +238,7 @@ class DynamicEvaluation(Reader):
 
     def _factors(self, tokens: Tensor) -> FactoredGradients | None:
         """Return a collector for a segment whose gradients are left in factors."""
-        return self.weights.factors() if tokens.device.type == "cpu" and tokens.numel() <= FEW else None
+        return self.weights.factors() if tokens.device.type == "cpu" and tokens.numel() <= MOST_FACTORED else None
 
     def _whole(self, tokens: Tensor) -> bool:
         """Return True if a block is a segment by itself."""

@@ -25,7 +25,7 @@ from backstory.storage.atomic import atomic_file
 
 VARIABLE = "BACKSTORY_COMPILED"
 """Environment variable that turns the compiled passes off if it is 0."""
-FEW = 8
+FEW_ROWS = 8
 """Positions up to which products over them are faster than the library's."""
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 THREADS = "-fopenmp"

@@ -105,7 +105,7 @@ def _products(h: Tensor, w: Tensor, b: Tensor | None, reading: bool = False) -> 
 
 def _compiled(h: Tensor, w: Tensor) -> bool:
     """Return True if the products of h (n, D) with w (V, D) are faster by a compiled pass."""
-    return len(h) <= compiled.FEW and compiled.takes(w) and h.dtype == w.dtype
+    return len(h) <= compiled.FEW_ROWS and compiled.takes(w) and h.dtype == w.dtype
 
 
 def _operands(hidden: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -18,7 +18,7 @@ from backstory.models.kernels.factored_gradients import collector, matrix_gradie
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass there is three times
 slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
-FEW = 32
+SHORT_PIECE = 32
 """Batch size times steps up to which it wins in float32 too: the library copies all weights into its own layout at every call,
 which costs more than so few products."""
 SMALL = 2_000_000
@@ -46,7 +46,7 @@ def lstm_segment(
         # oneDNN does not check this, and writes past the end of what it allocates.
         raise ValueError(f"an input of shape {tuple(x.shape)} does not go with a state of shape {tuple(h.shape)}")
     dtype = compute_dtype(x)
-    few = x.shape[0] * x.shape[1] <= FEW and dtype == torch.float32
+    few = x.shape[0] * x.shape[1] <= SHORT_PIECE and dtype == torch.float32
     ours = x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)
     ours = ours or (few and collector() is not None and compiled.takes(weight_ih, weight_hh))
     if ours or mask is not None:  # no library has dropout of the state
@@ -129,13 +129,13 @@ class CellGradients:
 
 
 def _linear(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if ctx.compiled and len(x) <= compiled.FEW:
+    if ctx.compiled and len(x) <= compiled.FEW_ROWS:
         return compiled.linear(x, weight, bias)
     return torch.addmm(bias, x, weight.t())
 
 
 def _matmul(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-    return compiled.matmul(x, weight) if ctx.compiled and len(x) <= compiled.FEW else torch.mm(x, weight)
+    return compiled.matmul(x, weight) if ctx.compiled and len(x) <= compiled.FEW_ROWS else torch.mm(x, weight)
 
 
 class _LSTMSegment(torch.autograd.Function):
