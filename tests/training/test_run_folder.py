@@ -302,5 +302,7 @@ def test_a_validation_text_of_other_words_is_told(tiny_config: RunConfig, tmp_pa
         (corpus / f"{split}.txt").write_text(words * 60)
     text = dataclasses.replace(tiny_config.text, corpus=str(corpus))
     train(dataclasses.replace(tiny_config, text=text), tmp_path / "run", console=Console(file=file))
-    warning = r"% of the validation words are outside the vocabulary .* nothing about the text; the training text does not"
+    warning = (
+        r"% of the validation words are outside the vocabulary .* nothing about the text; the training text does not"
+    )
     assert re.search(warning, file.getvalue())
