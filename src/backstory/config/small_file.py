@@ -10,6 +10,8 @@ from pathlib import Path
 
 LARGEST = 64 << 20
 """Default limit of `read_small` in bytes."""
+LONGEST_LINE, LARGEST_LOG = 1 << 20, 1 << 32
+"""Limits of `read_lines` in bytes."""
 
 
 def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> bytes:
@@ -84,18 +86,17 @@ def check_inside(path: Path, folder: Path) -> None:
         raise OSError(errno.ELOOP, f"a link leads out of {folder}", str(path))
 
 
-def read_lines(path: Path, inside: Path | None = None, longest: int = 1 << 20, most: int = 1 << 32) -> Iterator[bytes]:
+def read_lines(path: Path, inside: Path | None = None) -> Iterator[bytes]:
     """Yield the lines of a log with their ends; otherwise as `read_small`.
 
-    Raises OSError, also for a line of more than `longest` bytes and a file of more than `most`.
+    Raises OSError, also for a line longer than `LONGEST_LINE` and a file larger than `LARGEST_LOG`.
     """
     with open_regular(path, inside) as file:
-        left = most
-        while line := file.readline(longest + 1):
+        left = LARGEST_LOG
+        while line := file.readline(LONGEST_LINE + 1):
             left -= len(line)
-            if len(line) > longest or left < 0:
-                what = (
-                    f"a line of it is longer than {longest:,}" if len(line) > longest else f"it is larger than {most:,}"
-                )
-                raise OSError(errno.EFBIG, f"{what} bytes", str(path))
+            if len(line) > LONGEST_LINE:
+                raise OSError(errno.EFBIG, f"a line of it is longer than {LONGEST_LINE:,} bytes", str(path))
+            if left < 0:
+                raise OSError(errno.EFBIG, f"it is larger than {LARGEST_LOG:,} bytes", str(path))
             yield line

@@ -150,8 +150,9 @@ class Result(Displayable, Generic[F]):
         return f"<p><b>{escaped(self.name)}</b></p>{self.figures._repr_html_()}"
 
 
-def figures_from(kind: str, data: Mapping[str, Any], path: str = "figures") -> Figures:
+def figures_from(kind: str, data: Mapping[str, Any]) -> Figures:
     """Return figures as the record of their kind. Raises WrongValue."""
+    path = "figures"
     known = KINDS.get(kind)
     if kind == "examination":
         known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)

@@ -165,17 +165,16 @@ def search_grid(search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Seque
     return dataclasses.replace(tuned, at_edge=at_edge(tuned.best, points))
 
 
-def search_steps(
-    search: EarlyStoppedSearch, start: Any, factors: Mapping[str, float], progress: Progress, refine: int = 1
-) -> Tuned:
-    """Multiply and divide each setting by its factor as long as that helps, then by the root of it, `refine` times.
+def search_steps(search: EarlyStoppedSearch, start: Any, factors: Mapping[str, float], progress: Progress) -> Tuned:
+    """Multiply and divide each setting by its factor as long as that helps, then by the square root of the factor.
 
     Unlike a grid it has no edge at which the best may lie, and it tries a fraction of the points.
     """
     here, nats, tried = start, search.run(start), 1
-    progress(tried, tried + 2 * len(factors) * (1 + refine))
-    for level in range(1 + refine):
-        steps = [(name, f ** (sign / 2**level)) for name, f in factors.items() for sign in (1, -1)]
+    powers = (1.0, 0.5)
+    progress(tried, tried + 2 * len(factors) * len(powers))
+    for level, power in enumerate(powers, 1):
+        steps = [(name, f ** (sign * power)) for name, f in factors.items() for sign in (1, -1)]
         left = list(steps)
         while left:
             name, factor = left.pop(0)
@@ -186,7 +185,7 @@ def search_steps(
                 here, nats = point, point_nats
                 # On in the same direction, then all the others again.
                 left = [(name, factor), *(s for s in steps if s[0] != name)]
-            progress(tried, tried + len(left) + len(steps) * (refine - level))
+            progress(tried, tried + len(left) + len(steps) * (len(powers) - level))
     return search.tuned()
 
 

@@ -92,7 +92,7 @@ def _best(epochs: Sequence[GateEpoch]) -> GateEpoch:
     return min(epochs, key=lambda e: e.valid_perplexity)
 
 
-def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
+def shares(gated: Sequence[Gated]) -> Plot:
     """Draw the share of tokens at which lambda is one half or more, that of an oracle, and mean lambda, after each epoch."""
     caption = (
         "Share of validation tokens at which the gate gives the auxiliary prediction half the weight or more (PoU), share at "
@@ -116,10 +116,10 @@ def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
         )
         return figure
 
-    return svg.plot(draw, f"{prefix}-shares", "Use of the auxiliary prediction", caption)
+    return svg.plot(draw, "gate-shares", "Use of the auxiliary prediction", caption)
 
 
-def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
+def parts(gated: Sequence[Gated]) -> Plot:
     """Draw validation perplexity of the mixture and of either prediction by itself, after each epoch."""
     values = [getattr(e, key) for _, epochs in gated for e in epochs for key, _ in PARTS]
     limit = REACH * max(e.valid_perplexity for _, epochs in gated for e in epochs)
@@ -142,7 +142,7 @@ def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
         perplexity_axis(figure.axes[0], min(values), min(limit, max(values)))
         return figure
 
-    return svg.plot(draw, f"{prefix}-parts", "Each prediction by itself", caption)
+    return svg.plot(draw, "gate-parts", "Each prediction by itself", caption)
 
 
 def _panels(gated: Sequence[Gated], lines: Lines, limit: float, width: float) -> "Figure":
