@@ -3,7 +3,7 @@
 import io
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from backstory.config.errors import NoDisk
 from backstory.config.process import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.launchers import LocalProcesses
-from backstory.jobs.runner import JobDisplay
+from backstory.jobs.runner import CommandExit, Job, JobDisplay
 from backstory.storage.lock import locked
 from backstory.tuning.sweep_storage import SweepFolder, open_storage
 from backstory.tuning.trials import COLUMNS, TRIES, SweepJobs
@@ -109,3 +109,70 @@ def test_a_journal_of_nothing_but_garbage_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot open .*journal\.log: .*; put it back as it was"):
         open_storage(folder, None, make=True)
     assert folder.journal.read_bytes() == b"my notes\nand more of them\n"
+
+
+class LostCommand:
+    """A command of a cluster: it runs until it is terminated, or what `poll` and `wait` say of it is an error."""
+
+    def __init__(self, error: str) -> None:
+        self.error, self.code = error, None if not error else 0
+
+    def poll(self) -> int | None:
+        return None if self.code is None else self.wait()
+
+    def terminate(self) -> None:
+        self.code = -15
+
+    def wait(self) -> int:
+        if self.error:
+            raise RuntimeError(self.error)
+        assert self.code is not None
+        return self.code
+
+
+class CommandJob(Job):
+    def __init__(self, error: str) -> None:
+        self.command, self.name, self.endings = LostCommand(error), error, []
+
+    @property
+    def log(self) -> Path:
+        return Path("missing.log")
+
+    def next_command(self) -> Sequence[str] | None:
+        return [self.name or "runs"]
+
+    def watch(self) -> None:
+        pass
+
+    def command_ended(self, ending: CommandExit) -> None:
+        raise AssertionError
+
+    def interrupted(self, ending: CommandExit | None) -> None:
+        self.endings.append(ending)
+
+
+def test_a_command_whose_end_is_an_error_leaves_no_other_running() -> None:
+    jobs = [CommandJob(error) for error in ("", "first", "second", "")]
+    by_name = iter(jobs)
+
+    class Cluster:
+        slots = len(jobs)
+
+        def start(self, arguments: Sequence[str], log: Path) -> LostCommand:
+            return next(by_name).command
+
+    waiting = list(jobs)
+
+    class Queue:
+        def take(self) -> Job | None:
+            return waiting.pop(0) if waiting else None
+
+        def finished(self) -> bool:
+            return False
+
+        def show(self, running: Sequence[Job]) -> None:
+            pass
+
+    with pytest.raises(RuntimeError, match=r"^first$"):
+        runner.run_jobs(Queue(), Cluster(), StopRequest())
+    assert [job.endings for job in jobs] == [[CommandExit(-15)], [None], [None], [CommandExit(-15)]]

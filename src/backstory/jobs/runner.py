@@ -7,7 +7,8 @@ runner stops its children, and each saves its work.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -81,7 +82,10 @@ class Job(ABC):
 
     @abstractmethod
     def interrupted(self, ending: CommandExit | None) -> None:
-        """Leave the job to be resumed: the runner stops, and terminated its command; None if it was never started."""
+        """Leave the job to be resumed: the runner stops, and terminated its command.
+
+        None if the command was never started, or if its end is unknown.
+        """
 
 
 class JobQueue(Protocol):
@@ -109,40 +113,52 @@ class _Running:
     command: RunningCommand
     log_start: int
     """Position in the log where the output of this command begins."""
+    ending: CommandExit | None = None
+    """How it ended after it was terminated; None if that is unknown."""
 
 
 def run_jobs(queue: JobQueue, launcher: Launcher, stop: StopRequest) -> None:
     """Run the jobs of a queue, as many at a time as the launcher takes, until it is finished; return early on a stop.
 
     A failed command ends its own job alone. Raises NoDisk when a command ended for a full disk, as every other one would.
-    On a stop and on any error the commands are terminated, and their jobs left to be resumed.
+    On a stop and on any error the commands are terminated, and their jobs left to be resumed. Of several errors the first is
+    raised.
     """
     running: list[_Running] = []
-    last_take = last_watch = -math.inf
     try:
-        while not stop.requested:
-            # One by one: whatever raises, every running command is in the list and is terminated below.
-            for work in [w for w in running if w.command.poll() is not None]:
-                running.remove(work)
-                _conclude(work)
-                running += _start(work.job, launcher)
-                last_take = last_watch = -math.inf
-            if time.monotonic() - last_take > TAKE_SECONDS and len(running) < (slots := launcher.slots):
-                while len(running) < slots and (job := queue.take()):
-                    running += _start(job, launcher)
-                last_take = time.monotonic()
-            if time.monotonic() - last_watch > WATCH_SECONDS:
-                for work in running:
-                    work.job.watch()
-                    if work.command.poll() is None and work.job.ends_early():
-                        work.command.terminate()
-                queue.show([work.job for work in running])
-                if not running and queue.finished():
-                    return
-                last_watch = time.monotonic()
-            time.sleep(POLL_SECONDS)
-    finally:
+        _run_until_finished(queue, launcher, stop, running)
+    except BaseException:
         _interrupt(running)
+        raise
+    if errors := _interrupt(running):
+        raise errors[0]
+
+
+def _run_until_finished(queue: JobQueue, launcher: Launcher, stop: StopRequest, running: list[_Running]) -> None:
+    """Run the jobs until the queue is finished or a stop is requested; `running` holds every command that runs."""
+    last_take = last_watch = -math.inf
+    while not stop.requested:
+        # One by one: whatever raises, every running command is in the list, for `_interrupt`.
+        for work in [w for w in running if w.command.poll() is not None]:
+            code = work.command.wait()
+            running.remove(work)
+            _conclude(work, code)
+            running += _start(work.job, launcher)
+            last_take = last_watch = -math.inf
+        if time.monotonic() - last_take > TAKE_SECONDS and len(running) < (slots := launcher.slots):
+            while len(running) < slots and (job := queue.take()):
+                running += _start(job, launcher)
+            last_take = time.monotonic()
+        if time.monotonic() - last_watch > WATCH_SECONDS:
+            for work in running:
+                work.job.watch()
+                if work.command.poll() is None and work.job.ends_early():
+                    work.command.terminate()
+            queue.show([work.job for work in running])
+            if not running and queue.finished():
+                return
+            last_watch = time.monotonic()
+        time.sleep(POLL_SECONDS)
 
 
 def _start(job: Job, launcher: Launcher) -> list[_Running]:
@@ -158,9 +174,8 @@ def _start(job: Job, launcher: Launcher) -> list[_Running]:
         raise
 
 
-def _conclude(work: _Running) -> None:
+def _conclude(work: _Running, code: int) -> None:
     """Record the end of a command. Raises NoDisk for a full disk."""
-    code = work.command.wait()
     work.job.watch()
     ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
     work.job.command_ended(ending)
@@ -170,16 +185,31 @@ def _conclude(work: _Running) -> None:
         )
 
 
-def _interrupt(running: list[_Running]) -> None:
-    """Terminate the commands, and wait until their work is saved."""
+def _interrupt(running: Sequence[_Running]) -> list[Exception]:
+    """Terminate the commands, wait until their work is saved, and return the errors; one command's stops no other."""
+    errors: list[Exception] = []
+    asked: list[_Running] = []
     for work in running:
-        if work.command.poll() is None:
-            work.command.terminate()
+        with _noted(errors):
+            if work.command.poll() is None:
+                work.command.terminate()
+            asked.append(work)
+    for work in asked:  # another one might never end
+        with _noted(errors):
+            work.ending = CommandExit(work.command.wait())
     for work in running:
-        work.command.wait()
-    while running:
-        work = running.pop()
-        work.job.interrupted(CommandExit(work.command.wait()))
+        with _noted(errors):
+            work.job.interrupted(work.ending)
+    return errors
+
+
+@contextmanager
+def _noted(errors: list[Exception]) -> Iterator[None]:
+    """Append the error of the block."""
+    try:
+        yield
+    except Exception as error:
+        errors.append(error)
 
 
 _LEFT = ("run", "state", "settings")
