@@ -110,6 +110,13 @@ def test_the_temperature_alone_comes_from_one_reading(run: Path) -> None:
         ("dynamic:rule=sgd", "valid", ("beta1=0,0.5",), "does not use beta1 with this rule; leave it out of --grid"),
         (STEP, "valid", ("segment=0",), "segment must be at least 1, not 0"),
         ("tempered", "valid", ("temperature=0",), "temperature must be at least 0.01"),
+        (
+            f"{STEP}+mixture",
+            "valid",
+            ("rate=0.5,1",),
+            "--grid rate: the readers dynamic and mixture share that setting",
+        ),
+        ("cache+ngram", "valid", ("weight=0.1",), "tune them one after the other without --in-turn, or leave it out"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_read(

@@ -171,12 +171,18 @@ def _check_split(split: str) -> None:
 
 
 def parse_grid(stack: Stack, grid: Sequence[str]) -> ValueLists:
-    """Parse `rate=1e-4,3e-4` as the values of each setting, of whichever reader of a stack has it. Raises UserError."""
+    """Parse `rate=1e-4,3e-4` as the values of each setting, of the one reader of a stack that has it. Raises UserError."""
     owners = {name: READERS[layer.name].settings for layer in stack for name in _settings_of(layer)}
     lists: ValueLists = {}
     for text in grid:
         name, _, values = text.partition("=")
         check_name(name, owners, "setting")
+        sharing = [layer.name for layer in stack if name in _settings_of(layer)]
+        if len(sharing) > 1:
+            raise UserError(
+                f"--grid {name}: the readers {' and '.join(sharing)} share that setting; tune them one after the other "
+                "without --in-turn, or leave it out"
+            )
         if not values:
             raise UserError(f"the grid '{text}' must be written setting=value,value")
         if name in lists:
