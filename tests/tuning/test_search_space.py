@@ -111,6 +111,33 @@ def test_a_draw_must_be_an_addressing_that_the_memory_can_have() -> None:
     assert len(checked({"model.core.addressing": {"choice": ["localized:5", "dense"]}}, memory)) == 1
 
 
+@pytest.mark.parametrize("entry", [{"range": [2, 8]}, {"range": [2, 8], "log": True}])
+def test_values_inside_a_range_must_be_trainable_too(entry: dict[str, Any]) -> None:
+    recipe = from_dict(RunConfig, {"model": {"core": {"kind": "transformer", "hidden": 64}}}, "a test")
+    with pytest.raises(UserError, match=r"some of its draws cannot be trained: .*heads"):
+        checked({"model.core.heads": entry}, recipe)
+
+
+def test_values_inside_a_range_are_drawn_uniformly_or_in_the_logarithm() -> None:
+    rng = random.Random(1)
+    by_parameter = {
+        parameter: [spaces._any_value(parameter, rng) for _ in range(200)]
+        for parameter in (
+            Parameter("training.epochs", 2, 5, whole=True),
+            Parameter("training.epochs", 1, 1000, whole=True, log=True),
+            Parameter("training.clip", 0.0, 5.0),
+            Parameter("training.learning_rate", 0.001, 1.0, log=True),
+        )
+    }
+    for parameter, values in by_parameter.items():
+        assert all(parameter.takes(value) and isinstance(value, int) == parameter.whole for value in values)
+    whole, log_whole, _, log = by_parameter.values()
+    assert set(whole) == {2, 3, 4, 5}
+    # Half of a range in the logarithm is below its geometric mean.
+    for values, mean in ((log_whole, 1000**0.5), (log, 0.001**0.5)):
+        assert 60 < sum(float(value or 0) < mean for value in values) < 140
+
+
 def test_no_draw_is_tried_of_a_space_that_was_taken_before() -> None:
     space = Space({"model.core.output": {"choice": [6, 8]}})
     with pytest.raises(UserError, match=r"cannot be trained"):

@@ -1,6 +1,7 @@
 """Search spaces: the settings of a recipe to search and their values, as strict YAML that is checked against the recipe."""
 
 import itertools
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -341,10 +342,22 @@ def _check_draws(space: tuple[Parameter, ...], recipe: RunConfig, source: str, d
 
 
 def _draws(space: tuple[Parameter, ...], recipe: RunConfig, count: int) -> Iterator[RunConfig]:
-    """Yield random draws, the same ones every time."""
+    """Yield random draws, the same ones every time; every second one takes an end of each range, the others any value."""
     rng = random.Random(0)
-    for _ in range(count):
-        yield draw(space, recipe, lambda parameter: rng.choice(parameter.samples))
+    suggestions = (lambda parameter: rng.choice(parameter.samples), lambda parameter: _any_value(parameter, rng))
+    for i in range(count):
+        yield draw(space, recipe, suggestions[i % 2])
+
+
+def _any_value(parameter: Parameter, rng: random.Random) -> Value:
+    """Return a random value, distributed about as those of the first trials of a sweep."""
+    if (low := parameter.low) is None or (high := parameter.high) is None:
+        return rng.choice(parameter.choices)
+    if parameter.whole and not parameter.log:
+        return rng.randint(int(low), int(high))
+    value = math.exp(rng.uniform(math.log(low), math.log(high))) if parameter.log else rng.uniform(low, high)
+    value = min(max(value, low), high)  # rounding may lead out of the range
+    return round(value) if parameter.whole else value
 
 
 def _decides(kind: str, name: str) -> bool:
