@@ -26,6 +26,7 @@ from backstory.tuning.sweep_storage import (
     open_study,
     set_pruner,
 )
+from backstory.tuning.sweeps import read_sweep
 from backstory.tuning.trials import TRIES, ClaimedTrial, TrialJob, TrialQueue, first_of
 
 SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
@@ -51,6 +52,16 @@ def claimed(found: ClaimedTrial | None) -> ClaimedTrial:
 @pytest.fixture(params=["journal", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     return None if request.param == "journal" else f"sqlite:///{tmp_path}/trials.db"
+
+
+def test_reading_a_sweep_writes_nothing(tmp_path: Path, url: str | None) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a", url)
+        mine.end(claimed(mine.claim(1)), 3.0)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert read_sweep(path).figures.valid_perplexity == 3.0
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
 def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str | None) -> None:

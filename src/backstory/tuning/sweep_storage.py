@@ -271,8 +271,9 @@ def open_study(storage: "BaseStorage", folder: SweepFolder, sweep: Sweep, make: 
     """Open the sweep's study in its storage; `make` makes one if there is none. Raises UserError if there is none."""
     import optuna
 
-    exists = sweep.study in optuna.get_all_study_names(storage)
-    if not exists and (not make or any((folder.path / "trials").glob("*"))):
+    if sweep.study in optuna.get_all_study_names(storage):
+        return optuna.load_study(study_name=sweep.study, storage=storage)  # which writes nothing
+    if not make or any((folder.path / "trials").glob("*")):
         where = sweep.storage or str(folder.journal)
         raise UserError(f"{where} does not hold the trials of {folder.path}; put it back, or give the right --storage")
     return optuna.create_study(storage=storage, study_name=sweep.study, direction="minimize", load_if_exists=True)
