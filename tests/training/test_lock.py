@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,3 +185,15 @@ def test_whether_a_folder_is_held_is_seen_from_other_processes(tmp_path: Path) -
     assert (folder / LOCK).exists() and not held(folder)
     with locked(folder, "training", "--out"):  # having looked, we do not hold it
         pass
+
+
+def test_a_look_at_the_lock_neither_refuses_a_start_nor_is_taken_for_one(tmp_path: Path) -> None:
+    """Another process looks as `held` does, for longer than it would."""
+    (tmp_path / LOCK).touch()
+    looking = (tmp_path / LOCK).open("rb")
+    assert lock._take(looking.fileno(), shared=True) and not held(tmp_path)
+    end = threading.Timer(0.05, looking.close)
+    end.start()
+    with locked(tmp_path, "training", "--out"):
+        assert held(tmp_path)
+    end.join()

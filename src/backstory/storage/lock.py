@@ -1,6 +1,7 @@
 """Exclusive locks: one piece of work at a time in a folder, freed by the system however that work ends."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ LOCK = ".lock"
 """Name of the lock's file in a folder. It means nothing unless it is held: a killed process leaves it behind."""
 ATTEMPTS = 100
 """Times that a folder is made again when another process removes it before the lock's file is opened."""
+PROBE_SECONDS = 0.2
+"""Seconds for which a start tries to take the lock: `held` has it for a moment while it looks."""
 
 
 @contextmanager
@@ -66,7 +69,7 @@ def held(folder: Path) -> bool:
     """Return True if a process holds the folder's lock at this moment."""
     try:
         with open(folder / LOCK, "rb") as file:
-            return not _take(file.fileno())
+            return not _take(file.fileno(), shared=True)
     except OSError:  # there is none
         return False
 
@@ -87,7 +90,7 @@ def _acquire(folder: Path, work: str, option: str) -> int:
                 f"cannot write to {folder}: {error.strerror}; choose another folder with {option}"
             ) from None
         try:
-            if not _take(descriptor):
+            if not _take_soon(descriptor):
                 raise UserError(
                     f"another {work} is running in {folder}; wait for it or stop it, or choose another folder with {option}"
                 )
@@ -99,13 +102,32 @@ def _acquire(folder: Path, work: str, option: str) -> int:
         os.close(descriptor)  # its last holder removed it after we opened it
 
 
-def _take(descriptor: int, wait: bool = False) -> bool:
-    """Lock an open file. Return False if another process has it; True also where the file system has no locks."""
-    from filelock import lock_descriptor  # takes a tenth of a second to import
-
-    with suppress(OSError):
-        return lock_descriptor(descriptor, blocking=wait)
+def _take_soon(descriptor: int) -> bool:
+    """Lock an open file. Return False if another process has it for longer than it takes to look whether it is held."""
+    deadline = time.monotonic() + PROBE_SECONDS
+    while not _take(descriptor):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
     return True
+
+
+def _take(descriptor: int, wait: bool = False, shared: bool = False) -> bool:
+    """Lock an open file. Return False if another process has it; True also where the file system has no locks.
+
+    Processes may have it `shared` side by side, where the system can do that.
+    """
+    try:
+        if shared and fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        from filelock import lock_descriptor  # takes a tenth of a second to import
+
+        return lock_descriptor(descriptor, blocking=wait)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _is_open_at(descriptor: int, path: Path) -> bool:
