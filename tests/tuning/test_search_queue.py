@@ -332,6 +332,8 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
         ("mysql+pymysql://ann:a:b@host:3306/db", "mysql+pymysql://ann:***@host:3306/db"),
         ("sqlite:///trials.db", "sqlite:///trials.db"),
         ("postgresql://host/db?user=ann&password=secret&x=1", "postgresql://host/db?user=ann&password=***&x=1"),
+        ("mysql://host/db?user=ann&passwd=secret", "mysql://host/db?user=ann&passwd=***"),
+        ("mssql://host/db?PWD=secret&x=1", "mssql://host/db?PWD=***&x=1"),
         ("sweep run x --storage mysql://a:b@h/d --trials 3", "sweep run x --storage mysql://a:***@h/d --trials 3"),
     ],
 )

@@ -183,7 +183,8 @@ def check_installed() -> None:
 
 def hidden(url: str) -> str:
     """Return the URL of a storage without its password."""
-    return re.sub(r"(password=)[^&\s]*", r"\1***", re.sub(r"(//[^/@\s]*?:)[^/\s]*@", r"\1***@", url))
+    url = re.sub(r"(//[^/@\s]*?:)[^/\s]*@", r"\1***@", url)
+    return re.sub(r"((?:password|passwd|pwd)=)[^&\s]*", r"\1***", url, flags=re.IGNORECASE)
 
 
 class JournalLock:
