@@ -128,6 +128,24 @@ def test_the_trial_of_a_process_that_is_gone_is_tried_again(tmp_path: Path, url:
         assert first_of(ended) == lost.first
 
 
+def test_the_time_until_a_lost_trial_is_found_is_not_its_own(tmp_path: Path) -> None:
+    """Nor is it the sweep's. One that was killed or stopped while its sweep ran has a duration."""
+    path = tmp_path / "sweep"
+    for n in range(TRIES):
+        with locked(path / "workers" / f"dead{n}", "test", "--out"):
+            lost = claimed(queue(path, f"dead{n}").claim(1))
+            assert lost.number == n
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b")
+        other.give_back(claimed(other.claim(2)), killed=True)
+        other.end(claimed(other.claim(2)), 3.0)
+    result = read_sweep(path)
+    trials = result.figures.trials
+    assert [t.state for t in trials] == ["again", "again", "failed", "again", "complete"]
+    assert [t.seconds is None for t in trials] == [True, True, True, False, False]
+    assert result.provenance.seconds == round(sum(t.seconds or 0.0 for t in trials[3:]), 1)
+
+
 def test_it_waits_as_long_as_the_training_that_was_started_is_there(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "dead", "test", "--out"):

@@ -57,7 +57,7 @@ class TrialRecord(Record):
     curve: tuple[Point, ...]
     """Pairs of an epoch and its validation perplexity."""
     seconds: Amount | None
-    """Duration in seconds."""
+    """Duration in seconds; null if it has not ended, or its process was lost, so that its end is unknown."""
     settings: Json
     """The settings that were tried."""
     problem: str

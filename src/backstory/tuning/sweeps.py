@@ -42,7 +42,17 @@ from backstory.tuning.sweep_storage import (
     open_study,
     set_pruner,
 )
-from backstory.tuning.trials import COLUMNS, KILLS, PROBLEM, SweepJobs, TrialQueue, best_of, first_of, tried_again
+from backstory.tuning.trials import (
+    COLUMNS,
+    KILLS,
+    PROBLEM,
+    SweepJobs,
+    TrialQueue,
+    best_of,
+    first_of,
+    has_known_end,
+    tried_again,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -281,7 +291,6 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: SweepFolde
         problem = f"{'stopped' if stopped else 'killed'}, and tried again as {again.number}"
     elif state == "failed" and not problem:
         problem = f"killed {kills + 1} times"
-    ended = trial.datetime_start is not None and trial.datetime_complete is not None
     return TrialRecord(
         trial=trial.number,
         state=state,
@@ -289,7 +298,7 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: SweepFolde
         valid_perplexity=trial.value if state == COMPLETE else min((v for _, v in curve), default=None),
         epochs=curve[-1][0] if curve else 0,
         curve=tuple((epoch, round(v, 6)) for epoch, v in curve),
-        seconds=trial.duration.total_seconds() if ended and trial.duration else None,
+        seconds=trial.duration.total_seconds() if trial.duration and has_known_end(trial, again) else None,
         # A trial that waits to be tried again has no parameters yet, only the fixed ones of the earlier try.
         settings=trial.params or trial.system_attrs.get("fixed_params", {}),
         problem=problem,

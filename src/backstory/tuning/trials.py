@@ -31,6 +31,8 @@ TRIES = 3
 """Number of kills after which a trial has failed."""
 WORKER, FIRST, AFTER, KILLS, PROBLEM = "worker", "first", "after", "kills", "problem"
 """Attributes of a trial in the storage: its process, the numbers of its first try and of the one before, kills, problem."""
+AFTER_LOSS = "after_loss"
+"""Attribute of a trial whose earlier try was found without its process: when that one ended is unknown."""
 BROKEN_DOWN_EXIT = 3
 """Exit code of a training whose loss is no longer finite."""
 MOST_FAILURES = 5
@@ -61,6 +63,17 @@ def first_of(trial: "FrozenTrial") -> int:
 def tried_again(trials: Sequence["FrozenTrial"]) -> Mapping[int, "FrozenTrial"]:
     """Return the trial that repeats another one, by the number of that other one."""
     return {t.user_attrs[AFTER]: t for t in trials if AFTER in t.user_attrs}
+
+
+def has_known_end(trial: "FrozenTrial", again: "FrozenTrial | None") -> bool:
+    """Return True if the storage has the time at which a trial ended, not one at which it was found without its process.
+
+    `again` is the trial that repeats it.
+    """
+    if again is not None:
+        return not again.user_attrs.get(AFTER_LOSS, False)
+    # Who ends a trial as failed says why, except of one that was lost for the last time.
+    return trial.state.is_finished() and (trial.state.name != "FAIL" or PROBLEM in trial.user_attrs)
 
 
 def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
@@ -136,17 +149,18 @@ class TrialQueue:
             if not self._folder.alive(worker, first_of(trial)):
                 # One that is tried again has its settings here until it is claimed.
                 params = trial.system_attrs.get("fixed_params", {}) | trial.params
-                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
+                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1, lost=True)
                 if isinstance(worker, str):
                     self._folder.drop_worker(worker)
 
-    def _try_again(self, number: int, params: dict[str, Any], first: int, kills: int) -> bool:
+    def _try_again(self, number: int, params: dict[str, Any], first: int, kills: int, lost: bool = False) -> bool:
         from optuna.trial import TrialState
 
         # A process may have been killed here before, after the first of these two steps.
         is_queued = number in tried_again(self._study.get_trials(deepcopy=False))
         if not is_queued and kills < TRIES:
-            self._study.enqueue_trial(params, user_attrs={FIRST: first, AFTER: number, KILLS: kills})
+            attributes = {FIRST: first, AFTER: number, KILLS: kills, AFTER_LOSS: lost}
+            self._study.enqueue_trial(params, user_attrs=attributes)
         self._study.tell(number, state=TrialState.FAIL)
         return kills < TRIES
 
