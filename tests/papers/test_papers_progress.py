@@ -1,6 +1,7 @@
 """Time left and how it is shown; processes that end with the one that started them."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig
+from backstory.config import RunConfig, from_dict
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
@@ -27,6 +28,7 @@ from backstory.papers.suite_jobs import (
     FAILED,
     WAITING,
     RunJob,
+    SuiteCommand,
     SuiteFolder,
     SuiteJobs,
     expect,
@@ -93,6 +95,29 @@ def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
     found[2].trained, found[2].to_read = 1.0, 0.5  # what follows the training takes time as well
     assert minutes_to_go(found, 2) == 20
     assert minutes_to_go([], 2) == 0
+
+
+def test_nothing_is_left_of_a_training_that_ended_before_its_last_epoch(tmp_path: Path) -> None:
+    """Fine-tuning ends when it no longer helps."""
+
+    class Folder(SuiteFolder):
+        def commands(self, run: SuiteRun) -> list[SuiteCommand]:
+            steps = (("running", "training"), ("reading", "evaluation"))
+            return [SuiteCommand(state, ("x",), kind, self.path, output=self.path / kind) for state, kind in steps]
+
+    config = from_dict(RunConfig, {"training": {"epochs": 2, "finetune_epochs": 8}}, "a test")
+    begun = RunJob(SuiteRun("a", 1, config, 10.0, (), ()), Folder(tmp_path), minutes=10.0)
+    log = begun.folder.run(begun.run) / "metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    epoch = {"event": "epoch", "train_nats": 3.0, "valid_nats": 2.2, "valid_perplexity": 9.0}
+    log.write_text("".join(json.dumps(epoch | {"epoch": n, "seconds": 60.0 * n}) + "\n" for n in range(1, 6)))
+    begun.next_command()
+    begun.watch()
+    assert (begun.trained, begun.minutes, begun.minutes_left) == (0.5, 10.0, 5.0)
+    (tmp_path / "training").touch()
+    begun.next_command()
+    begun.watch()
+    assert (begun.trained, begun.minutes, begun.minutes_left) == (1.0, 5.0, 2.5), "half of its commands are left"
 
 
 def shown(console: Console, *moments: list[RunJob], metric: Metric = "perplexity") -> str:

@@ -231,7 +231,9 @@ class RunJob(Job):
     epochs: int | None = 1
     """The most epochs there can be; None for a training of so many minutes or steps."""
     trained: float = 0.0
-    """Share of the training that is done."""
+    """Share of the training that is done; of one that runs, of its most epochs, before which it may end."""
+    training_left: bool = True
+    """False once the training has its result."""
     to_read: float = 0.0
     """Share of its commands that are left once it is trained: preparations, readings and examinations."""
     valid: float | None = None
@@ -280,10 +282,11 @@ class RunJob(Job):
         return self._command.arguments
 
     def unfinished(self) -> list[SuiteCommand]:
-        """Return the commands that have no result yet, in order, and note their share."""
+        """Return the commands that have no result yet, in order, and note their share and whether the training is one."""
         commands = self.folder.commands(self.run)
         left = [command for command in commands if not command.done()]
         self.to_read = len(left) / len(commands)
+        self.training_left = any(command.kind == "training" for command in left)
         return left
 
     def watch(self) -> None:
@@ -301,12 +304,13 @@ class RunJob(Job):
             return
         minutes = epochs[-1][1] / 60
         if training.minutes is not None:
-            self.trained = min(1.0, minutes / training.minutes)
+            share = minutes / training.minutes
         else:
             share = len(epochs) / self.epochs if self.epochs is not None else steps / (training.steps or 1)
-            self.trained = min(1.0, share)
+        self.trained = min(1.0, share) if self.training_left else 1.0
+        if training.minutes is None:
             self.paced = minutes / self.trained
-            self.minutes = self.paced if self.state == "running" else self.minutes
+            self.minutes = self.minutes if self.state in (WAITING, DONE, FAILED, STOPPED) else self.paced
 
     def command_ended(self, ending: CommandExit) -> None:
         assert self._command is not None
