@@ -311,6 +311,21 @@ def test_packaged_recipes_are_good(name: str, command: Command) -> None:
     assert command("recipe", "check", name).out == f"{name}: good\n"
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("training: {minutes: 3, steps: 4}", r"training.minutes 3 and training.steps 4 cannot be combined"),
+        ("text: {corpus: ptb, recall: {length: 5}}", r"text.recall.length is for the corpus recall"),
+        ("model: {core: {kind: transformer, hidden: 64, heads: 3}}", r"must be a multiple of 6 for 3 heads"),
+        ("model: {core: {kind: ntm, layers: [0]}}", r"model.core.layers"),
+        ("model: {core: {hidden: 9007199254740992}}", r"more memory than can be counted; use smaller sizes"),
+    ],
+)
+def test_a_recipe_that_no_training_takes_is_not_good(settings: str, says: str, command: Command) -> None:
+    Path("own.yaml").write_text(settings)
+    assert re.search(rf"^own\.yaml: .*{says}", command("recipe", "check", "own.yaml").mistake())
+
+
 def test_a_run_goes_on_by_its_folder_alone(command: Command) -> None:
     train(command)
     before = tree(Path("new"))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 import yaml
 
-from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
+from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
 from backstory.config import RunConfig, UserError, pasted, recipes, to_dict
 from backstory.config.errors import refused
 from backstory.config.strict import changes
@@ -43,7 +43,7 @@ class CopyRecipeArguments(JsonOutput):
 
 @dataclass(frozen=True)
 class CheckRecipeArguments(JsonOutput):
-    """Check a recipe: unknown keys, wrong types, values out of range."""
+    """Check a recipe: unknown keys, wrong types, values out of range or that do not go together."""
 
     recipe: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE", help="A YAML file, or a packaged recipe.")
@@ -99,15 +99,34 @@ def copy(arguments: Sequence[str]) -> int:
 
 
 def check(arguments: Sequence[str]) -> int:
-    """Read the recipe and report the first mistake."""
+    """Read the recipe and report the first mistake that `train` would refuse before it reads a corpus."""
     args = parse(CheckRecipeArguments, arguments, "recipe check")
-    recipes.load(args.recipe)
+    config = recipes.load(args.recipe)
+    try:
+        _check_trainable(config, args.recipe)
+    except UserError as error:
+        raise UserError(f"{args.recipe}: {error}") from None
     args.show({"recipe": args.recipe, "good": True}, f"{args.recipe}: good")
     return 0
+
+
+def _check_trainable(config: RunConfig, name: str) -> None:
+    """Raise UserError for settings that contradict each other, or make no model."""
+    from backstory.data import check_synthetic
+
+    config.training.check()
+    check_synthetic(config.text)
+    announce(f"checking {name}")
+    from backstory.models import outline
+
+    try:
+        outline(config.model, vocabulary_size=2)  # parts that fit together do so with any vocabulary
+    except OverflowError:
+        raise UserError("the model needs more memory than can be counted; use smaller sizes") from None
 
 
 ACTIONS = {
     "show": ("show every setting of a recipe, its defaults too", show),
     "copy": ("copy a packaged recipe, or a run's settings, to a file", copy),
-    "check": ("check a recipe: unknown keys, wrong types, values out of range", check),
+    "check": ("check a recipe: unknown keys, wrong types, values out of range or that do not go together", check),
 }
