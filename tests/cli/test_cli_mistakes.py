@@ -325,7 +325,7 @@ MISTAKES = [
     ),
     (
         "sweep run demo --space demo --training.learning-rate 2",
-        r"--training.learning-rate is given and searched as well",
+        r"--training.learning-rate is set by a flag and searched by the space; remove one",
     ),
     ("sweep run demo --space demo --training.device cuda:9", r"cuda:9"),
     ("sweep run demo --space demo --corpus missing.txt", r"missing.txt"),

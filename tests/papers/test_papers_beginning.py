@@ -171,7 +171,7 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
     system = suite()["systems"][0] | {"readings": [reading, {"reader": "dynamic"}]}
     planned(suite(systems=[system], claims=[]))  # two readings of the same split
     system["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
-    with pytest.raises(UserError, match=r"prepare makes twice readers/cache.json; the second time it would be taken"):
+    with pytest.raises(UserError, match=r"two prepare commands write readers/cache.json; remove one"):
         planned(suite(systems=[system], claims=[]))
     system = suite()["systems"][0] | {"readings": [reading, dict(reading)]}
     with pytest.raises(UserError, match="two readings of test with dynamic after valid; leave one out"):
@@ -220,7 +220,7 @@ def test_a_row_that_is_left_out_is_needed_by_those_that_begin_with_it(
 ) -> None:
     write(begun())
     assert main(["reproduce", "suite.yaml", "--only", "spans"]) == 2
-    told = "system spans begins with system plain, and plain-seed1 is not finished here; ask for plain, too"
+    told = "system spans starts from the weights of plain, and its run plain-seed1 is not finished here; add plain to --only"
     assert capsys.readouterr().err == f"backstory: {told}\n"
     assert not Path("runs").exists()
     assert main(["reproduce", "suite.yaml", "--dry-run", "--only", "spans", "plain"]) == 0

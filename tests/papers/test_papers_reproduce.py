@@ -438,7 +438,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
     code, _, err = finish(running, timeout=60)
     assert code == 128 + number, err
     assert err.splitlines()[-1] == (
-        "backstory: runs/suite-small is stopped and its runs are saved; the same command goes on with it"
+        "backstory: runs/suite-small is stopped and its runs are saved; run the same command again to resume"
     )
     assert children() == []
     saved = [p for p in (desk / "runs" / "suite-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]

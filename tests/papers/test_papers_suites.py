@@ -347,7 +347,7 @@ BAD = {
         r"system plain, small: training.finetune_epochs, .* need training.optimizer sgd",
     ),
     "no seeds": (small(seeds=[]), r"system plain, small: seeds is empty"),
-    "a seed twice": (small(seeds=[1, 2, 1]), r"system plain, small: seeds has twice 1"),
+    "a seed twice": (small(seeds=[1, 2, 1]), r"system plain, small: seeds lists 1 twice; remove one"),
     "a negative seed": (small(seeds=[-1]), r"a seed must be at least 0 and at most 2147483647, not -1"),
     "a seed too large": (small(seeds=[2**31]), r"a seed must be at least 0 and at most 2147483647"),
     "a name twice": (system(name="wide"), r"two systems are called wide"),

@@ -337,7 +337,7 @@ LINES: dict[str, str] = {
     f"{SUITE}good.yaml --known text.txt": "not valid JSON",
     f"{SUITE}itself.yaml": "it begins with itself",
     f"{SUITE}no-seeds.yaml": "seeds is empty",
-    f"{SUITE}seed-twice.yaml": "a run is made once",
+    f"{SUITE}seed-twice.yaml": "twice; remove one",
     f"{SUITE}no-minutes.yaml": "minutes must be above 0",
     f"{SUITE}no-systems.yaml": "systems is empty",
     f"{SUITE}name.yaml": "a name is made of letters",

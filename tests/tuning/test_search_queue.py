@@ -357,3 +357,12 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
     assert hidden(url) == shown
+
+
+def test_a_storage_with_a_password_is_to_be_given_and_a_silent_one_looked_after(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "sweep")
+    folder.open(Sweep("ours", "postgresql://ann:***@host/db", "mine", "mine", SPACE, RECIPE))
+    with pytest.raises(UserError, match=r"@host/db; give that URL, with its password, by --storage$"):
+        read_sweep(folder.path, "postgresql://ann:secret@other/db")
+    with pytest.raises(UserError, match=r"the storage nonsense: .*; check that it is running and the URL is right$"):
+        open_storage(folder, "nonsense")

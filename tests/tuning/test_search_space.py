@@ -67,18 +67,21 @@ MISTAKES: list[tuple[Any, str]] = [
     (LAYERS | {"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": 3}}}, r"layers is never 3 in this space"),
     (
         {"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": 2}}} | LAYERS,
-        r"model.core.hidden looks at model.core.layers; give model.core.layers before it",
+        r"model.core.hidden refers to model.core.layers; list model.core.layers first",
     ),
     ({"model.core.output": {"same": "model.embedding.siz"}}, r"there is no setting 'model.embedding.siz' \(did you mean"),
     ({"model.core.output": {"same": "training.optimizer"}}, r"model.core.output must be a whole number, not 'sgd'"),
     ({"model.core.output": {"same": "model.embedding.size"}}, r"nothing is searched; give a setting a `range`"),
     (
         {"model.core.output": {"same": "model.embedding.size"}, "model.embedding.size": {"choice": [6, 8]}},
-        r"model.core.output looks at model.embedding.size; give model.embedding.size before it",
+        r"model.core.output refers to model.embedding.size; list model.embedding.size first",
     ),
     # Parts of several kinds.
     ({"model.head.experts": {"range": [2, 3]}}, r"unknown key 'model.head.experts'"),
-    (KIND | {"model.head.experts": {"range": [2, 3]}}, r"'model.head.experts'.*not there for every draw, so give it a `when`"),
+    (
+        KIND | {"model.head.experts": {"range": [2, 3]}},
+        r"'model.head.experts'.*this setting does not exist in every draw; add a `when` that says in which",
+    ),
     ({"model.head.bias": {"choice": [True, False]}} | KIND, r"model.head.kind decides whether .*give .* before it"),
     # Draws that no training takes.
     (
@@ -235,7 +238,7 @@ def test_a_setting_is_given_or_searched() -> None:
         | {"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": 2}}}
     )
     given = from_dict(RunConfig, {"training": {"clip": 1.0}}, "a test")
-    with pytest.raises(UserError, match=r"training.clip is given and searched as well"):
+    with pytest.raises(UserError, match=r"training.clip is set by a flag and searched by the space; remove one"):
         spaces.check_not_searched(space, RECIPE, given)
     spaces.check_not_searched(space, RECIPE, from_dict(RunConfig, {"model": {"core": {"hidden": 7}}}, "a test"))
 

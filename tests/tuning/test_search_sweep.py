@@ -165,7 +165,11 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
         ),
         (("--training.epochs", "3"), None, r"searches with other settings \(--training.epochs: 2 there, 3 here\)"),
         (("--storage", "sqlite:///x.db"), None, r"keeps its trials in its own journal"),
-        (("--training.learning-rate", "3"), None, r"--training.learning-rate is given and searched as well"),
+        (
+            ("--training.learning-rate", "3"),
+            None,
+            r"--training.learning-rate is set by a flag and searched by the space; remove one",
+        ),
         (("--text.algorithm.bits", "3"), None, r"text.algorithm.bits is for the corpus copy or .*; leave it out"),
     ],
 )
@@ -282,7 +286,7 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(number: signal.Signals, d
     running.send_signal(number)
     code, _, err = finish(running)
     assert code == 128 + number and err.splitlines()[-1] == (
-        "backstory: sweep is stopped and its trials are saved; the same command goes on with it"
+        "backstory: sweep is stopped and its trials are saved; run the same command again to resume"
     )
     assert [t["state"] for t in trials(sweep)] == ["again", "waiting"]
     code, _, err = finish(start(*arguments))

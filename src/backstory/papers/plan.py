@@ -229,7 +229,8 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
     outputs = [str(_located(where, preparation, text).output) for text in system.prepare]
-    _check_unique(outputs, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
+    if output := _repeated(outputs):
+        raise UserError(f"{where}: two prepare commands write {output}; remove one")
     if not system.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _check_unique([reading.described() for reading in system.readings], f"{where}: two readings of", "leave one out")
@@ -272,7 +273,8 @@ def _check_init_from(system: System, first: str, seeds: Sequence[int], suite: Su
 def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: str) -> None:
     if not setup.seeds:
         raise UserError(f"{where}: seeds is empty; give at least one")
-    _check_unique(setup.seeds, f"{where}: seeds has twice", "a run is made once")
+    if (seed := _repeated(setup.seeds)) is not None:
+        raise UserError(f"{where}: seeds lists {seed} twice; remove one")
     for seed in setup.seeds:
         if not 0 <= seed <= LARGEST_SEED:
             raise UserError(f"{where}: a seed must be at least 0 and at most {LARGEST_SEED}, not {seed}")
@@ -362,9 +364,13 @@ def _check_finding_check(check: FindingCheck, suite: Suite, where: str) -> None:
         )
 
 
+def _repeated(values: Sequence[T]) -> T | None:
+    """Return the first value that is there twice."""
+    return next((v for i, v in enumerate(values) if v in values[:i]), None)
+
+
 def _check_unique(values: Sequence[object], problem: str, remedy: str) -> None:
-    repeated = next((v for i, v in enumerate(values) if v in values[:i]), None)
-    if repeated is not None:
+    if (repeated := _repeated(values)) is not None:
         raise UserError(f"{problem} {repeated}; {remedy}")
 
 

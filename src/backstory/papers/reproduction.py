@@ -163,7 +163,7 @@ class Reproduction:
                     queue.show()
             if stop.signal is not None:
                 raise Stopped(
-                    f"{self.folder.path} is stopped and its runs are saved; the same command goes on with it",
+                    f"{self.folder.path} is stopped and its runs are saved; run the same command again to resume",
                     stop.signal,
                 )
             name = Path(self.name).stem
@@ -228,8 +228,8 @@ def _check_init_from(
         done = run.name in known or folder.finished(run)
         if (first := left_out.get(run.init_from or "")) and not done:
             raise UserError(
-                f"system {run.system} begins with system {first.system}, and {first.name} is not finished here; "
-                f"ask for {first.system}, too"
+                f"system {run.system} starts from the weights of {first.system}, and its run {first.name} is not finished "
+                f"here; add {first.system} to --only"
             )
 
 

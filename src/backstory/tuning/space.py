@@ -134,7 +134,7 @@ def check_not_searched(space: tuple[Parameter, ...], recipe: RunConfig, changed:
         except KeyError:  # the part has another kind now
             continue
         if differs and not parameter.when:
-            raise UserError(f"{parameter.name} is given and searched as well; leave it out here, or out of the space")
+            raise UserError(f"{parameter.name} is set by a flag and searched by the space; remove one")
 
 
 def warn_ignored(space: tuple[Parameter, ...], recipe: RunConfig, flags: Mapping[str, str]) -> None:
@@ -276,7 +276,7 @@ def _converted_in_all(name: str, values: list, contexts: list[Settings], where: 
         except UserError as error:
             problem = error
     if problem is not None and converted is not None:
-        raise UserError(f"{problem}; it is not there for every draw, so give it a `when`")
+        raise UserError(f"{problem}; this setting does not exist in every draw; add a `when` that says in which")
     if problem is not None:
         raise problem
     assert converted is not None
@@ -324,7 +324,7 @@ def _check_order(space: tuple[Parameter, ...], source: str) -> None:
     for i, parameter in enumerate(space):
         for other in {parameter.same, *(name for name, _ in parameter.when)} - {None}:
             if any(later.name == other for later in space[i:]):
-                raise UserError(f"{source}: {parameter.name} looks at {other}; give {other} before it")
+                raise UserError(f"{source}: {parameter.name} refers to {other}; list {other} first")
         kind = next((p.name for p in space[i + 1 :] if _decides(p.name, parameter.name)), None)
         if kind:
             raise UserError(f"{source}: {kind} decides whether there is {parameter.name}; give {kind} before it")

@@ -264,7 +264,7 @@ def open_storage(folder: SweepFolder, url: str | None, make: bool = False) -> "B
         return JournalStorage(JournalFileBackend(str(folder.journal), lock_obj=lock))
     except Exception as error:  # databases, drivers, addresses, and damaged journals raise errors of any class
         storage = f"the storage {hidden(url)}" if url is not None else str(folder.journal)
-        remedy = "see to it, or give another with --storage" if url is not None else "put it back as it was"
+        remedy = "check that it is running and the URL is right" if url is not None else "put it back as it was"
         raise UserError(f"cannot open {storage}: {_reason(error)}; {remedy}") from None
 
 

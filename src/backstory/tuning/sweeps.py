@@ -142,7 +142,8 @@ class PlannedSweep:
                 run_jobs(SweepJobs(queue, folder, trials, keep_best, display, title, unit), launcher, stop)
             if stop.signal is not None:
                 raise Stopped(
-                    f"{folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
+                    f"{folder.path} is stopped and its trials are saved; run the same command again to resume",
+                    stop.signal,
                 )
             with folder.claims():
                 figures = _search_figures(study, folder, sweep, self.space)
@@ -157,7 +158,9 @@ def read_sweep(path: Path, storage: str | None = None) -> Result[SearchFigures]:
     sweep = folder.read()
     url = storage or _saved_url(folder, sweep)
     if url is not None and hidden(url) != sweep.storage:
-        raise UserError(f"{path} keeps its trials in {sweep.storage or 'its own journal'}; leave --storage out")
+        hides_password = sweep.storage is not None and "***" in sweep.storage
+        remedy = "give that URL, with its password, by --storage" if hides_password else "leave --storage out"
+        raise UserError(f"{path} keeps its trials in {sweep.storage or 'its own journal'}; {remedy}")
     if url is None and not folder.journal.is_file():
         raise UserError(f"{folder.journal} is missing; put it back, or begin again in another folder")
     parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / SWEEP), draws=0)
