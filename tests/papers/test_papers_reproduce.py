@@ -209,6 +209,12 @@ def test_a_seed_more_runs_that_seed_alone(reproduced: Reproduced, desk: Path) ->
     assert (claim["seeds"], claim["paired"]) == ([3, 2], False)
 
 
+def test_the_recorded_command_selects_the_same_runs(reproduced: Reproduced, desk: Path) -> None:
+    folder, command = copied(reproduced, desk), "reproduce suite.yaml --scale small --only wide --seeds 1"
+    assert main(command.split()) == 0
+    assert result(folder)["provenance"]["command"] == f"backstory {command}"
+
+
 def test_other_settings_are_refused(reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copied(reproduced, desk)
     other = suite()

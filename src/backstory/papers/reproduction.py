@@ -61,6 +61,8 @@ class Reproduction:
     """Finished runs of other results, by name."""
     known_lines: Sequence[str]
     """A line on each of those results."""
+    selection: str
+    """The flags of the command that selects these runs: ` --only awd-lstm --seeds 1`; empty for all."""
 
     @classmethod
     def plan(
@@ -68,10 +70,10 @@ class Reproduction:
         name: str,
         scale: Scale,
         out: Path | None = None,
-        only: Iterable[str] = (),
+        only: Sequence[str] = (),
         known: Sequence[Path] = (),
         minutes: float | None = None,
-        seeds: Collection[int] = (),
+        seeds: Sequence[int] = (),
     ) -> "Reproduction":
         """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError.
 
@@ -89,7 +91,9 @@ class Reproduction:
         todo = select(runs, only, suite, seeds)
         known_runs, lines = take_over(known, suite, stem, scale, runs, todo, folder)
         _check_init_from(todo, runs, folder, known_runs)
-        return cls(name, suite, scale, folder, minutes, runs, todo, known_runs, lines)
+        selected = {"--only": only, "--seeds": seeds}
+        selection = "".join(f" {flag} {' '.join(map(str, values))}" for flag, values in selected.items() if values)
+        return cls(name, suite, scale, folder, minutes, runs, todo, known_runs, lines, selection)
 
     def jobs(self) -> list[RunJob]:
         """Return all runs of the scale as jobs, with their progress."""
@@ -169,7 +173,7 @@ class Reproduction:
             name = Path(self.name).stem
             figures = reproduction_figures(self.suite, name, self.scale, jobs, threads())
             command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
-            command += "" if self.minutes is None else f" --minutes {self.minutes:g}"
+            command += ("" if self.minutes is None else f" --minutes {self.minutes:g}") + self.selection
             origin = reproduction_provenance(self.suite, jobs, figures, command, started)
             named = _result_name(name, self.scale, self.minutes)
             write_result(self.folder.path, named, figures, origin)
@@ -204,7 +208,7 @@ class Reproduction:
             text = known.provenance.corpus.fingerprint if known.provenance.corpus else None
             if text and read.setdefault(config.text, text) != text:
                 raise UserError(
-                    f"{name} of {known.record.known} read another {config.text.corpus} than the other runs; "
+                    f"{name} of {known.path} read another {config.text.corpus} than the other runs; "
                     "leave that file out of --known"
                 )
 
@@ -276,7 +280,7 @@ def take_over(
             if reason := _reason_against(record, run, settings, folder, known):
                 rejected[index, record.run] = reason
             else:
-                known[record.run] = KnownRun(replace(record, known=path.name), _origin(record, result))
+                known[record.run] = KnownRun(replace(record, known=path.name), _origin(record, result), path)
     needed = _needed_weights(todo, planned, folder, known)
     lines = []
     for index, (path, result) in enumerate(files):

@@ -214,6 +214,8 @@ class KnownRun:
     """The run as that result has it, with `known`, the name of the file."""
     provenance: ProvenanceRecord
     """Device, precision and corpus of its training, as far as the result has them."""
+    path: Path
+    """The file of that result."""
 
 
 @dataclass
