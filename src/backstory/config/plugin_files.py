@@ -131,8 +131,8 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
     return module
 
 
-def _print_to_standard_error(*values: Any, **options: Any) -> None:
-    print(*values, **{"file": sys.stderr} | options)
+def _print_to_standard_error(*values: Any, file: Any = None, **options: Any) -> None:
+    print(*values, file=sys.stderr if file is None else file, **options)
 
 
 def of_plugin(error: Exception) -> UserError | None:

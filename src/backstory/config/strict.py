@@ -77,7 +77,7 @@ class _Loader(yaml.SafeLoader):
         raise yaml.constructor.ConstructorError(None, None, f"{node.tag} is a tag", node.start_mark)
 
 
-_Loader.add_constructor(None, _Loader.refuse_tag)  # for tags that no other constructor takes
+_Loader.yaml_constructors = {**yaml.SafeLoader.yaml_constructors, None: _Loader.refuse_tag}  # None: any other tag
 _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     _FLOAT,
