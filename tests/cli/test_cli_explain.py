@@ -123,7 +123,7 @@ def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) 
     assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == len(told)
     assert command("explain", "surprisal", "run", *told[-1]).code == 0  # the same again takes its own place
     assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == len(told)
-    assert "is of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()
+    assert "holds a result of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()
 
 
 def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
