@@ -321,7 +321,7 @@ LINES: dict[str, str] = {
     f"{SPACE}seed.yaml": "must be the same for all trials",
     f"{SPACE}whole.yaml": "must be a whole number",
     f"{SPACE}huge.yaml": "some of its draws cannot be trained",
-    f"{SPACE}itself.yaml": "give model.core.hidden before it",
+    f"{SPACE}itself.yaml": "model.core.hidden refers to itself; give it values of its own",
     f"{SPACE}number.yaml": "is no name of a setting",
     "sweep run words": "name a space",
     "sweep run demo --space none": "there is no space",

@@ -323,6 +323,8 @@ def _check_order(space: tuple[Parameter, ...], source: str) -> None:
     """Raise UserError for a parameter that stands before one that it depends on."""
     for i, parameter in enumerate(space):
         for other in {parameter.same, *(name for name, _ in parameter.when)} - {None}:
+            if other == parameter.name:
+                raise UserError(f"{source}: {other} refers to itself; give it values of its own")
             if any(later.name == other for later in space[i:]):
                 raise UserError(f"{source}: {parameter.name} refers to {other}; list {other} first")
         kind = next((p.name for p in space[i + 1 :] if _decides(p.name, parameter.name)), None)
