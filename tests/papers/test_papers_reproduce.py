@@ -507,7 +507,7 @@ def test_runs_end_after_their_minutes_and_say_so(desk: Path, capsys: pytest.Capt
     folder = desk / "runs" / "suite-small-0.1min"
     whole = json.loads((folder / "result.json").read_text())
     assert whole["name"] == "suite-small-0.1min"
-    assert whole["provenance"]["command"] == "backstory reproduce suite.yaml --scale small --minutes 0.1"
+    assert whole["provenance"]["command"] == "backstory reproduce suite.yaml --scale small --minutes 0.1 --only wide"
     wide = whole["figures"]["systems"][1]
     assert wide["protocol"]["minutes"] == 0.1 and " scaled to 0.1 min, from scratch" in out
     assert all(run["epochs"] > 10 for run in whole["figures"]["runs"][2:])  # of the one epoch that the suite has
