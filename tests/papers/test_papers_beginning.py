@@ -220,8 +220,8 @@ def test_a_row_that_is_left_out_is_needed_by_those_that_begin_with_it(
 ) -> None:
     write(begun())
     assert main(["reproduce", "suite.yaml", "--only", "spans"]) == 2
-    told = "system spans starts from the weights of plain, and its run plain-seed1 is not finished here; add plain to --only"
-    assert capsys.readouterr().err == f"backstory: {told}\n"
+    message = "system spans starts from the weights of plain, and its run plain-seed1 is not finished here; add plain to --only"
+    assert capsys.readouterr().err == f"backstory: {message}\n"
     assert not Path("runs").exists()
     assert main(["reproduce", "suite.yaml", "--dry-run", "--only", "spans", "plain"]) == 0
 

@@ -278,11 +278,11 @@ def test_a_run_that_others_begin_with_is_run_where_they_are(
     assert dry(capsys, "--known", path, "--only", "plain", "longer")[1] == []
     for systems, system, lacking in ((["longest"], "longest", "longer"), (["longest", "longer"], "longer", "plain")):
         assert main(["reproduce", "suite.yaml", "--known", path, "--only", *systems]) == 2
-        told = (
+        message = (
             f"system {system} starts from the weights of {lacking}, and its run {lacking}-seed1 is not finished here; "
             f"add {lacking} to --only"
         )
-        assert capsys.readouterr().err == f"backstory: {told}\n"
+        assert capsys.readouterr().err == f"backstory: {message}\n"
     longest = {"run": "longest-seed1", "system": "longest", "settings": settings(begun())["longest-seed1"]}
     known["figures"]["runs"].append(plain | longest)
     assert dry(capsys, "--known", give(known))[1] == []

@@ -117,12 +117,9 @@ def _check_trainable(config: RunConfig, name: str) -> None:
     config.training.check()
     check_synthetic(config.text)
     announce(f"checking {name}")
-    from backstory.models import outline
+    from backstory.models import check_parts
 
-    try:
-        outline(config.model, vocabulary_size=2)  # parts that fit together do so with any vocabulary
-    except OverflowError:
-        raise UserError("the model needs more memory than can be counted; use smaller sizes") from None
+    check_parts(config.model)
 
 
 ACTIONS = {

@@ -111,8 +111,9 @@ def _import_from(folder: str) -> None:
 
 
 def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
-    """Run a Python file as a module of its own, which prints to standard error: standard output is the command's, which may
-    write JSON or a code there. Raises UserError with file and line where it fails.
+    """Run a Python file as a module of its own. Raises UserError with file and line where it fails.
+
+    It prints to standard error: standard output is the command's, which may write JSON or a code there.
     """
     module = types.ModuleType(f"backstory_{what}_{path.stem}_{len(LOADED)}")
     module.__file__ = str(path)

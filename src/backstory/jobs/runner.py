@@ -188,13 +188,13 @@ def _conclude(work: _Running, code: int) -> None:
 def _interrupt(running: Sequence[_Running]) -> list[Exception]:
     """Terminate the commands, wait until their work is saved, and return the errors; one command's stops no other."""
     errors: list[Exception] = []
-    asked: list[_Running] = []
+    terminated: list[_Running] = []
     for work in running:
         with _noted(errors):
             if work.command.poll() is None:
                 work.command.terminate()
-            asked.append(work)
-    for work in asked:  # another one might never end
+            terminated.append(work)
+    for work in terminated:  # another one might never end
         with _noted(errors):
             work.ending = CommandExit(work.command.wait())
     for work in running:

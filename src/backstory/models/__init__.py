@@ -1,6 +1,13 @@
 """Numbers to predictions: embedding -> core -> dual connection -> head; states are explicit, and parts compose."""
 
-from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters, outline
+from backstory.models.composed import (
+    ComposedModel,
+    WordEmbedding,
+    build_model,
+    check_parts,
+    count_parameters,
+    outline,
+)
 from backstory.models.contract import Capabilities, LanguageModel
 from backstory.models.devices import Precision, choose_device, choose_precision, device_name
 from backstory.models.prediction import Activations, Interpolation, MixtureOfSoftmaxes, Prediction, Softmax, Tempered
@@ -20,6 +27,7 @@ __all__ = [
     "Tempered",
     "WordEmbedding",
     "build_model",
+    "check_parts",
     "choose_device",
     "choose_precision",
     "clone",

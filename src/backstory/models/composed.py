@@ -154,6 +154,14 @@ def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
         return None  # it may look at its weights, which have no numbers there
 
 
+def check_parts(config: ModelConfig) -> None:
+    """Raise UserError if the parts of a model do not fit together, or one is too large for any tensor."""
+    try:
+        outline(config, vocabulary_size=2)  # parts that fit together do so with any vocabulary
+    except OverflowError:
+        raise UserError("it needs more memory than can be counted; use smaller sizes") from None
+
+
 def _build_gated(config: ModelConfig, size: int) -> GatedPredictor | None:
     buffer = config.buffer
     if isinstance(buffer, NoBufferConfig):

@@ -152,8 +152,7 @@ class Result(Displayable, Generic[F]):
 
 def figures_from(kind: str, data: Mapping[str, Any]) -> Figures:
     """Return figures as the record of their kind. Raises WrongValue."""
-    path = "figures"
-    known = KINDS.get(kind)
+    known, path = KINDS.get(kind), "figures"
     if kind == "examination":
         known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)
         known = PicturedFigures if known is None and data.get("picture") is not None else known

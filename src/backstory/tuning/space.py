@@ -13,7 +13,7 @@ from backstory.config.errors import shown
 from backstory.config.ignored_settings import OFF, ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
-from backstory.models import outline
+from backstory.models import check_parts
 
 Value = bool | int | float | str | None
 Settings = dict[str, Any]
@@ -337,10 +337,9 @@ def _check_draws(space: tuple[Parameter, ...], recipe: RunConfig, source: str, d
     try:
         for config in _draws(space, recipe, draws):
             config.training.check()
-            outline(config.model, vocabulary_size=2)  # parts that fit together do so with any vocabulary
-    except (UserError, OverflowError) as error:
-        reason = error if isinstance(error, UserError) else "it needs more memory than can be counted"
-        raise UserError(f"{source}: some of its draws cannot be trained: {reason}") from None
+            check_parts(config.model)
+    except UserError as error:
+        raise UserError(f"{source}: some of its draws cannot be trained: {error}") from None
 
 
 def _draws(space: tuple[Parameter, ...], recipe: RunConfig, count: int) -> Iterator[RunConfig]:

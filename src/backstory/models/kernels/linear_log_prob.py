@@ -36,7 +36,7 @@ class Residuals(NamedTuple):
 
 @dataclass
 class ScoredTargets:
-    """What the last scoring without gradients computed.
+    """Targets of the last scoring without gradients, and what it computed of them.
 
     Kept so that learning from the same targets does not compute the logits again.
     """
