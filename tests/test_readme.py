@@ -103,7 +103,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_readme_says_what_the_audit_is() -> None:
     said = " ".join(README.split())
-    assert "It finds mistakes; proof against malice takes a decoder" in said and "tests each score" not in said
+    assert "It catches mistakes; to rule out deliberate cheating, decode" in said and "tests each score" not in said
 
 
 @pytest.mark.full

@@ -26,7 +26,7 @@ FILE = "A file of any kind, or - for standard input."
 class CompressArguments(JsonOutput, LoadOptions):
     """Compress a file, token by token, with a trained model; `backstory decompress` restores every byte.
 
-    The code is as long as the model's score, in bits. Words that the vocabulary lacks are spelled out.
+    The compressed size is about the model's total surprisal, in bits. Words outside the vocabulary are spelled out.
     """
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=FILE)]

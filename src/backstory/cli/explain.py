@@ -59,7 +59,7 @@ class ExplainArguments(Output, ExplainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareReadersArguments(Output, CompareOptions):
-    """Read a stretch of text with two or more readers and show what each gains on the others, block by block."""
+    """Read a stretch of text with two or more readers and show what each gains over the others, block by block."""
 
     run: _Run
 

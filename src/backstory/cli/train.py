@@ -57,7 +57,7 @@ class TrainArguments(JsonOutput):
     threads: int | None = between(None, 1, 1024)
     """Threads on a CPU (else OMP_NUM_THREADS, or the fastest number, which is timed first)."""
     workers: int | None = between(None, 1, 1024)
-    """Processes that share the rows of a batch, each with one thread or --threads (else as before, or one)."""
+    """Processes that share the rows of a batch, each with one thread or --threads (else one; a resumed run keeps its own)."""
     track: tuple[str, ...] = ()
     """Log the curves to tensorboard, trackio or wandb (if missing: `pip install -e '.[track]'` in the clone of backstory)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)

@@ -178,7 +178,7 @@ class EvalOptions(ReadingOptions, ModelOptions):
     audit_seed: int | None = between(None, 0)
     """Seed of the audited places, to repeat an audit; by default a random one, which is recorded."""
     out: Path | None = None
-    """Folder for result.json (else RUN/evaluate-SPLIT; of a text it is not written)."""
+    """Folder for result.json (else RUN/evaluate-SPLIT; for your own text, nothing is written)."""
     per_token: Path | None = None
     """Also write the score of every token to this file, one per line: .jsonl or .tsv, or compressed with .gz."""
     each_line: FlagCreatePairsOff[bool] = False
@@ -252,7 +252,7 @@ class ExaminationSettings(Options):
     maximum_context: int = between(1000, 1)
     """The longest context; only tokens with that many before them are targets."""
     reader: UseAppendAction[tuple[str, ...]] = ()
-    """The reader: static (the default) or cache; none that moves the weights."""
+    """The reader: static (the default) or cache; readers that move the weights are not supported."""
     context: int = between(300, 2)
     """Number of tokens in the context, in experiments that do not vary it."""
     near: int = between(50, 1)

@@ -151,7 +151,7 @@ class MetaTraining:
     every: int = between(20, 1)
     """Updates of the weights between two of the meta-learner."""
     stream: int = between(72_000, 100)
-    """Tokens read from theta_0 before the next stream starts elsewhere; best as long as the text to read."""
+    """Tokens of a training stream, which starts from the trained weights; best about as long as the text to evaluate."""
     streams: int = between(1, 1)
     """Streams, from random places of the text."""
     sample: int = between(40, 1)
