@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.models import MixtureOfSoftmaxes, Softmax, Tempered
 from backstory.models import prediction as predictions
+from backstory.models.kernels import linear_log_prob as kernel
 from backstory.models.kernels.linear_log_prob import linear_log_prob
 
 N, SIZE, TYPES = 7, 4, 11
@@ -95,6 +96,74 @@ def test_bfloat16_stays_near_float32(scale: float, chunk: int) -> None:
     ):
         assert mine.dtype == torch.float32
         assert (mine - reference).norm() < (0.02 + 0.01 * scale) * reference.norm()
+
+
+# --- scored once ---
+
+
+def predicted(mixture: bool) -> Softmax | MixtureOfSoftmaxes:
+    """A prediction at 2 x 3 positions, of which something may be learned."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(TYPES, SIZE).requires_grad_(), torch.randn(TYPES).requires_grad_()
+    if not mixture:
+        return Softmax(None, torch.randn(2, 3, SIZE).requires_grad_(), weight, bias)
+    prior = torch.randn(2, 3, 2).log_softmax(2)
+    return MixtureOfSoftmaxes(None, torch.randn(2, 3, 2, SIZE).requires_grad_(), prior, weight, bias)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each product with the output weights."""
+    rows, usual = [], kernel._products
+    monkeypatch.setattr(kernel, "_products", lambda h, *rest: (rows.append(len(h)), usual(h, *rest))[1])
+    return rows
+
+
+@pytest.mark.parametrize("mixture", [False, True], ids=["softmax", "mixture"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_targets_that_were_scored_are_not_multiplied_again(
+    mixture: bool, dtype: torch.dtype, products: list[int]
+) -> None:
+    prediction, targets = predicted(mixture), torch.randint(TYPES, (2, 3))
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+        first = prediction.log_prob(targets)
+        expected = first.clone()
+        first += 1  # what is returned is the caller's
+        assert torch.equal(prediction.log_prob(targets.clone()), expected) and len(products) == 1
+        others = (targets + 1) % TYPES
+        there = prediction.log_probs().gather(2, others[..., None])[..., 0]
+        torch.testing.assert_close(prediction.log_prob(others), there, atol=0.05, rtol=0)
+        assert len(products) == 2
+    with torch.no_grad():
+        exact = prediction.log_probs().gather(2, others[..., None])[..., 0]
+        torch.testing.assert_close(prediction.log_prob(others), exact, atol=1e-5, rtol=0)
+    assert len(products) == (2 if dtype == torch.float32 else 3)
+
+
+@pytest.mark.parametrize("mixture", [False, True], ids=["softmax", "mixture"])
+def test_learning_from_scored_targets_needs_no_logits(mixture: bool, products: list[int]) -> None:
+    targets = torch.randint(TYPES, (2, 3))
+    fresh, scored = predicted(mixture), predicted(mixture)
+    with torch.no_grad():
+        scored.log_prob(targets)
+    assert len(products) == 1
+    actual = scored.log_prob(targets)
+    assert len(products) == 1
+    expected = fresh.log_prob(targets)
+    torch.testing.assert_close(actual, expected)
+    for prediction, log_prob in ((scored, actual), (fresh, expected)):
+        log_prob.sum().backward()
+        assert prediction.weight.grad is not None
+    torch.testing.assert_close(scored.weight.grad, fresh.weight.grad)
+
+
+def test_a_selection_of_a_scored_prediction_is_scored_by_itself() -> None:
+    prediction, targets = predicted(mixture=False), torch.randint(TYPES, (2, 3))
+    with torch.no_grad():
+        whole = prediction.log_prob(targets)
+        rows = torch.tensor([1, 0])
+        part = prediction.select(rows, rows).log_prob(targets[rows, rows, None])
+    torch.testing.assert_close(part[:, 0], whole[rows, rows])
 
 
 # --- memory ---

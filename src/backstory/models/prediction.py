@@ -129,11 +129,9 @@ class Softmax(Prediction):
     bias: Tensor | None
     """(V,)"""
     scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False, compare=False)
-    """Kept if the hidden vectors have a graph, by which something may be learned from the targets after they are scored."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        scored = self.scored if self.hidden.requires_grad else None
-        log_prob = linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten(), scored=scored)
+        log_prob = _linear_log_prob(self, self.hidden, targets.flatten())
         return log_prob.view(targets.shape)
 
     def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -175,6 +173,7 @@ class MixtureOfSoftmaxes(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
+    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False, compare=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return torch.logsumexp(self.log_prior + self._expert_log_prob(targets), 2)
@@ -190,7 +189,7 @@ class MixtureOfSoftmaxes(Prediction):
         """Return log p of the targets (B, T) under each expert, (B, T, K)."""
         experts = self.log_prior.shape[2]
         repeated = targets.flatten().repeat_interleave(experts)
-        log_prob = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
+        log_prob = _linear_log_prob(self, self.latents, repeated)
         return log_prob.view(*targets.shape, experts)
 
     def log_probs(self) -> Tensor:
@@ -305,6 +304,17 @@ class Tempered(Prediction):
 
     def parts(self) -> dict[str, Any]:
         return {"p": self.inner, "temperature": self.temperature}
+
+
+def _linear_log_prob(prediction: Softmax | MixtureOfSoftmaxes, vectors: Tensor, targets: Tensor) -> Tensor:
+    """Return log p of targets (N,) for vectors (..., D); computed once for the same targets."""
+    flat, learning = (
+        vectors.flatten(0, -2),
+        vectors.requires_grad,
+    )  # a view that is made without gradients hides the graph
+    return linear_log_prob(
+        flat, prediction.weight, prediction.bias, targets, scored=prediction.scored, learning=learning
+    )
 
 
 def largest_shift(dtype: torch.dtype) -> float:

@@ -38,15 +38,23 @@ class Residuals(NamedTuple):
 class ScoredTargets:
     """Targets of the last scoring without gradients, and what it computed of them.
 
-    Kept so that learning from the same targets does not compute the logits again.
+    Kept so that neither scoring the same targets again nor learning from them computes the logits again.
     """
 
     targets: Tensor | None = None
+    dtype: torch.dtype | None = None
+    """That of the products."""
+    log_prob: Tensor | None = None
     residuals: Residuals | None = None
+    """Kept if something may be learned from the targets."""
 
-    def known(self, targets: Tensor) -> Residuals | None:
-        """Return the residuals of these targets (n,), if they are those scored last."""
-        return self.residuals if self.targets is not None and torch.equal(targets, self.targets) else None
+    def know(self, targets: Tensor, dtype: torch.dtype) -> bool:
+        """Return True if these targets (n,) were scored last, with products in this dtype."""
+        return self.targets is not None and dtype == self.dtype and torch.equal(targets, self.targets)
+
+    def keep(self, targets: Tensor, dtype: torch.dtype, log_prob: Tensor, residuals: Residuals | None) -> None:
+        """Hold the log-probabilities (n,) of targets that were scored."""
+        self.targets, self.dtype, self.log_prob, self.residuals = targets.clone(), dtype, log_prob.clone(), residuals
 
 
 def linear_log_prob(
@@ -56,6 +64,7 @@ def linear_log_prob(
     targets: Tensor,
     chunk: int = CHUNK,
     scored: ScoredTargets | None = None,
+    learning: bool = False,
 ) -> Tensor:
     """log softmax(hidden weight^T + bias)[targets], in at least float32.
 
@@ -64,7 +73,7 @@ def linear_log_prob(
     in float32 too: each is rounded by up to 0.4% in bfloat16, which training does not notice and a score would.
 
     `scored` belongs to these hidden vectors and weights, which must not change between calls. It keeps what a call without
-    gradients computes for a call with them.
+    gradients computes for later calls with the same targets; with `learning` also for calls with gradients.
     """
     if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
         raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
@@ -72,16 +81,22 @@ def linear_log_prob(
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     rows = max(1, chunk // weight.shape[0])
-    if not torch.is_grad_enabled() and torch.finfo(dtype).bits < 32:
-        return _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
-    if scored is not None and not torch.is_grad_enabled() and len(hidden) <= rows:
-        scored.targets, scored.residuals = (
-            targets.clone(),
-            _residuals(*_operands(hidden, weight, bias, dtype), targets, True),
-        )
-        return scored.residuals.log_prob.clone()
-    known = None if scored is None else scored.known(targets)
-    return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
+    if torch.is_grad_enabled():
+        known = scored.residuals if scored is not None and scored.know(targets, dtype) else None
+        return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
+    if scored is not None and scored.log_prob is not None and scored.know(targets, dtype):
+        return scored.log_prob.clone()
+    residuals = None
+    if torch.finfo(dtype).bits < 32:
+        log_prob = _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
+    elif scored is not None and learning and len(hidden) <= rows:
+        residuals = _residuals(*_operands(hidden, weight, bias, dtype), targets, True)
+        log_prob = residuals.log_prob
+    else:
+        log_prob = _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, None)
+    if scored is not None:
+        scored.keep(targets, dtype, log_prob, residuals)
+    return log_prob
 
 
 def _wide_log_prob(
