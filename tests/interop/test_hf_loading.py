@@ -527,13 +527,18 @@ def test_what_does_not_go_together(
     folder: Path, text: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"hf:{folder}"
-    assert "brings no corpus of its own; say which with --corpus" in mistake(capsys, "evaluate", name)
+    assert "brings no corpus of its own; name one with --corpus NAME, or a text file with --text" in mistake(
+        capsys, "evaluate", name
+    )
     assert "read with the corpus it was trained on; leave --corpus out" in mistake(
         capsys, "examine", tiny_run, "--corpus", "ptb"
     )
     assert "a text and --corpus cannot be combined" in mistake(capsys, "evaluate", name, text, "--corpus", text)
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
         capsys, "examine", name, "--corpus", text
+    )
+    assert "no context can have 300; use --context 64, or less where contexts are counted in words" in mistake(
+        capsys, "examine", name, "--corpus", text, "--experiment", "shuffle"
     )
     assert "the start token among them; use --maximum-context 63" in mistake(
         capsys, "examine", name, "--corpus", text, "--start-token", "--maximum-context", "64"

@@ -175,7 +175,9 @@ def test_a_sentence_on_one_boundary_says_its_effect_once(folder: Any) -> None:
     one = examination("shuffle", permuted("shuffle")["conditions"][:1])
     (found,) = examined_models([read(folder({"shuffle": one}, corpus="texts"))])
     assert sentences.local_order(found, None).endswith("the predicted token: shuffled +49.2% at 1.")
-    assert f"{BESIDE.model}: it was not measured on this text (texts); " in sentences.comparability(found, BESIDE)
+    assert f"{BESIDE.model}. The conditions differ: their text is another (here texts); " in sentences.comparability(
+        found, BESIDE
+    )
     small = examination("shuffle", permuted("shuffle", scale=0.001)["conditions"][:4])
     (found,) = examined_models([read(folder({"shuffle": small}, place="small"))])
     assert sentences.local_order(found, None).endswith("the predicted token: shuffled less than 1% from 1 on.")
@@ -298,14 +300,14 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert sentences.comparability(found, BESIDE) == (
         "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text with enough "
-        "words before it: its perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. "
-        "Directions can be compared, sizes only roughly."
+        "words before it. The conditions differ: its perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. "
+        "Compare directions, and sizes only roughly."
     )
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
     (found,) = examined_models([read(folder(other, "other", "stdlib"))])
     said = sentences.comparability(found, BESIDE)
     for part in (
-        "it was not measured on this text (stdlib)",
+        "their text is another (here stdlib)",
         "it reads words, and this model pieces",
         "test split",
         "the reader here is cache:window=9",
@@ -326,7 +328,7 @@ def test_a_text_in_lower_case_is_another(folder: Any) -> None:
 
     lower = of_config(True)
     assert lower.corpus == "ptb in lower case"
-    assert "it was not measured on this text (ptb in lower case)" in sentences.comparability(lower, BESIDE)
+    assert "their text is another (here ptb in lower case)" in sentences.comparability(lower, BESIDE)
     assert of_config(False).corpus == "ptb"
 
 

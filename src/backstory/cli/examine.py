@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     with shared(arguments, worker_count(options)) as ranks, progress_bar(f"examining {options.experiment}") as bar:
         examination = examined(options, ranks, bar if ranks.first else None)
     if ranks.first:
-        options.show(examination, lambda: f"{examination.table()}\n{findings(examination)}")
+        options.show(examination, lambda: described(examination))
     return 0
 
 
@@ -128,6 +128,14 @@ def examined(options: ExamineArguments, ranks: "Ranks", progress: Any = None) ->
     if len(options.runs) == 1:
         return examine_run(options.runs[0], options, text=text, ranks=ranks, progress=progress)
     return examine_runs(options.runs, options, text=text, ranks=ranks, progress=progress)
+
+
+def described(examination: "ExaminationResult") -> str:
+    """Return an examination as lines of text: its table, the findings, and how to keep it if it was not written."""
+    lines = [str(examination.table()), findings(examination)]
+    if examination.path is None:
+        lines.append("nothing was written: --out FOLDER keeps the result, for `backstory report FOLDER`")
+    return "\n".join(lines)
 
 
 def findings(result: "Result[Any]") -> str:

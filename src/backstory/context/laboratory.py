@@ -391,13 +391,15 @@ def _checked(options: ExamineOptions) -> ExamineOptions:
 
 
 def _check_window(name: str, limit: int | None, options: ExamineOptions) -> None:
-    """Raise UserError if contexts, with the start token before them if it is wanted, are longer than a model reads."""
-    longest = options.maximum_context + options.start_token
+    """Raise UserError if the contexts of an experiment, with the start token before them, are longer than a model reads."""
+    whole = EXPERIMENTS[options.experiment].whole
+    flag, context = ("--maximum-context", options.maximum_context) if whole else ("--context", options.context)
+    longest = context + options.start_token
     if limit is not None and longest > limit:
         before = ", the start token among them" if options.start_token else ""
         raise UserError(
-            f"{name} reads at most {limit:,} tokens, so no context can have {longest:,}{before}; use --maximum-context "
-            f"{limit - options.start_token}"
+            f"{name} reads at most {limit:,} tokens, so no context can have {longest:,}{before}; use {flag} "
+            f"{limit - options.start_token}, or less where contexts are counted in words of several tokens"
         )
 
 

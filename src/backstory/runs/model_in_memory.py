@@ -56,8 +56,8 @@ class ModelElsewhere(Run):
         """Prepare a corpus, by its name or path, in the model's vocabulary. Raises UserError."""
         if corpus is None:
             raise UserError(
-                f"{self.name} brings no corpus of its own; say which with --corpus NAME "
-                "(evaluate, examine and explain also take a text)"
+                f"{self.name} brings no corpus of its own; name one with --corpus NAME, or a text file with --text FILE "
+                "(evaluate, examine and explain)"
             )
         return self._prepared(TextConfig(corpus=corpus, field=field or TextConfig().field), data_dir)
 

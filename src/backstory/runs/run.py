@@ -212,8 +212,8 @@ class Run:
         if corpus is not None or field not in (None, self.config.text.field):
             flag = "--text.field" if corpus is None else "--corpus"
             raise UserError(
-                f"{self.folder} is read with the corpus it was trained on; leave {flag} out: "
-                "evaluate, examine and explain also take a text of yours"
+                f"{self.folder} is read with the corpus it was trained on; leave {flag} out; "
+                "evaluate, examine and explain also take your own text (--text FILE)"
             )
         # A tokenizer from a file, or trained on the corpus, is saved within the run.
         tokenizer = self.vocabulary.tokenizer

@@ -340,7 +340,7 @@ def comparability(examined: Examinations, published: Published) -> str:
     if same and same.same:
         differs = [f"its perplexity is {same.values[0]:g} ({same.corpus}) and this model’s {formats.perplexity(level)}"]
     else:
-        differs = [f"it was not measured on this text ({examined.corpus})"]
+        differs = [f"their text is another (here {examined.corpus})"]
     if f.unit != "word":
         differs.append(f"it reads words, and this model {plural(f.unit)}")
     if f.split not in ("valid", "validation"):
@@ -349,4 +349,7 @@ def comparability(examined: Examinations, published: Published) -> str:
         differs.append(f"the reader here is {f.read_by}")
     models = f"{len(f.models)} models" if len(f.models) > 1 else "one model"
     differs.append(f"here {count(f.targets)} {plural(f.unit, f.targets)} are scored, by {models}")
-    return f"Published figures are of {published.model}: {'; '.join(differs)}. Directions can be compared, sizes only roughly."
+    return (
+        f"Published figures are of {published.model}. The conditions differ: {'; '.join(differs)}. "
+        "Compare directions, and sizes only roughly."
+    )
