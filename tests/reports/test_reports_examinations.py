@@ -300,7 +300,8 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert sentences.comparability(found, BESIDE) == (
         "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text with enough "
-        "words before it. The conditions differ: its perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. "
+        "words before it. The conditions differ: its perplexity is 59.07 (ptb) and this model’s 90.0; "
+        "here 300 words are scored, by one model. "
         "Compare directions, and sizes only roughly."
     )
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
