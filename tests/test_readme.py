@@ -19,6 +19,7 @@ from tables import sources, speeds
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
 from backstory.config.process import Stopped
+from backstory.context.result import table as examination_table
 from backstory.runs.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent
@@ -199,6 +200,11 @@ def test_links_point_to_files() -> None:
 def test_tables_are_made_from_results() -> None:
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
+
+
+def test_the_output_of_examine_on_the_page_is_that_of_a_result() -> None:
+    (shown,) = blocks("text", (ROOT / "docs" / "context.md").read_text(encoding="utf-8"))
+    assert set(shown.splitlines()) <= set(examination_table(sources.result("examine-demo")))
 
 
 def test_speed_is_told_of_both_precisions_and_of_the_one_that_older_files_have(
