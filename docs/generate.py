@@ -15,6 +15,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recipes": evaluations.reading,
         "full-size": evaluations.full_size,
     },
+    "docs/full-size.md": {"full-size": evaluations.full_size},
     "docs/results/evidence.md": {"evidence": papers.evidence_of_papers},
     "docs/results/speed.md": {
         "speed": partial(speeds.speed, "benchmark-training"),
