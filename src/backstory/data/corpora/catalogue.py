@@ -387,7 +387,7 @@ CORPORA: dict[str, NamedCorpus] = {
     ),
     "wikitext-103": _published(
         "wikitext-103",
-        "WikiText-103, 28,475 training articles, 103,227,021 words, 267,735 types; by `data prepare`, 190 MB",
+        "WikiText-103, 28,475 training articles, 103,227,021 words, 267,735 types; by `data prepare`, about 190 MB",
         "words",
         "WikiText-103, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
         _by_name("wiki.{}.tokens"),

@@ -43,7 +43,7 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
-    "copy": Task("synthetic sequences of 8 random bits to copy; always available", (ANSWER,)),
+    "copy": Task("synthetic sequences of random 8-bit symbols to copy; always available", (ANSWER,)),
     "repeat-copy": Task("synthetic sequences to copy a given number of times; always available", (), longest=10),
     "associative-recall": Task(
         "synthetic lists of items: given one, tell the next; always available",
