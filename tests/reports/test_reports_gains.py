@@ -34,7 +34,7 @@ def test_a_memory_is_compared_with_the_run_trained_alike_without_it(trained: Any
     runs = [trained("base", NONE, epochs=9, static=70.0), trained("longer", NONE, static=100.0),
             trained("buffer", BUFFER, static=60.0)]  # fmt: skip
     assert headline(runs) == (
-        "buffer reads best: perplexity 60.0 per word over 20,123 words of stdlib (test), 40.0% below its control "
+        "buffer scores best: perplexity 60.0 per word over 20,123 words of stdlib (test), 40.0% below its control "
         "longer (100.0)."
     )
     (group,) = groups(runs)
@@ -59,7 +59,7 @@ def test_a_run_trained_otherwise_is_no_control(change: dict[str, int], trained: 
 def test_a_reader_is_compared_with_the_same_weights_without_its_last_layer(trained: Any) -> None:
     run = trained("one", NONE, static=100.0, dynamic=80.0, dynamic_cache=76.0)
     assert headline([run]) == (
-        "one with dynamic+cache reads best: perplexity 76.0 per word over 20,123 words of stdlib (test), 5.0% below its "
+        "one with dynamic+cache scores best: perplexity 76.0 per word over 20,123 words of stdlib (test), 5.0% below its "
         "control one with dynamic (80.0)."
     )
     (group,) = groups([run])
@@ -70,7 +70,7 @@ def test_a_reader_is_compared_with_the_same_weights_without_its_last_layer(train
 
 def test_a_memory_that_does_not_pay_is_said_to_lose(trained: Any) -> None:
     runs = [trained("longer", NONE, static=60.0), trained("buffer", BUFFER, static=66.0)]
-    assert "longer reads best" in headline(runs)
+    assert "longer scores best" in headline(runs)
     assert gains_table(groups(runs)[0]).rows[1][-1] == "+10.0%"
 
 
@@ -100,6 +100,6 @@ def test_nothing_unaudited_failed_stale_or_of_another_text_wins(trained: Any) ->
         changed(provenance=replace(result.provenance, corpus=replace(corpus, fingerprint="beef"))),
         changed(figures=replace(result.figures, batch_size=10)),
     ):
-        assert headline([good, one]).startswith("good with cache reads best: perplexity 90.0")
-    assert headline([good, better]).startswith("better reads best")
+        assert headline([good, one]).startswith("good with cache scores best: perplexity 90.0")
+    assert headline([good, better]).startswith("better scores best")
     assert headline([better]) == ""

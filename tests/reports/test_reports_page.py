@@ -144,7 +144,7 @@ def test_several_runs_are_compared(run: Any, made: Any) -> None:
         page.count("h1") == 1 and page.count("figcaption") == 3
     )  # learning, context in nats, and both models' perplexities
     assert (
-        "wide reads best: perplexity 90.0 per word over 20,123 words of stdlib (test), 8.2% below demo (98.1), the next best; "
+        "wide scores best: perplexity 90.0 per word over 20,123 words of stdlib (test), 8.2% below demo (98.1), the next best; "
         "none of these runs is its fair control."
     ) in flat(page)
     assert "cannot be compared" not in page.text
@@ -168,7 +168,7 @@ def test_runs_that_do_not_compare_are_not_ranked(
     other = {"evaluate": made.result("evaluation", made.evaluation(80.0, **figures))}
     other["evaluate"]["provenance"]["corpus"] |= corpus
     page = Page(render([evaluated(), run("other", results=other, name="other", metrics="")]))
-    assert "reads best" not in page.text
+    assert "scores best" not in page.text
     assert ("cannot be compared" in page.text) == warned
 
 

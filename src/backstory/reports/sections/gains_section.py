@@ -70,11 +70,13 @@ def headline(runs: Sequence[RunResults]) -> str:
     control = control_of(best, group)
     if control is None:
         return (
-            f"{names[0]} reads best: {score} {where}, {_apart(best, group[1].figures.nats_per_token)} {names[1]} "
+            f"{names[0]} scores best: {score} {where}, {_apart(best, group[1].figures.nats_per_token)} {names[1]} "
             f"({group[1].shown}), the next best; none of these runs is its fair control."
         )
     shown = formats.figure(control.nats, f.unit)
-    return f"{names[0]} reads best: {score} {where}, {_apart(best, control.nats)} its control {control.name} ({shown})."
+    return (
+        f"{names[0]} scores best: {score} {where}, {_apart(best, control.nats)} its control {control.name} ({shown})."
+    )
 
 
 def _apart(reading: Contender, other: float) -> str:
