@@ -1,11 +1,14 @@
-"""How often the 95% intervals over three seeds hold the truth, simulated.
+"""How often 95% intervals hold the truth, simulated: those over three seeds, and those over few documents.
 
     python benchmarks/coverage.py [--trials 10000] [--out results/benchmark-coverage.json]
 
 An effect on a target is a part of the seed, a part of the target, and a part of both, each normal about 0, so that the true
 mean is 0. Seeds score the same targets. Each seed's interval over the targets is the normal one, which stands for the
 bootstrap; `over_seeds` puts them together as it does for findings. A row is the deviations of the three parts and the share of
-trials whose interval holds 0. With --out the table is also written as JSON.
+trials whose interval holds 0.
+
+The intervals over documents are bootstrap ones, of effects that the tokens of a document share half the variance of, with and
+without their widening by Student's t. With --out the tables are also written as JSON.
 """
 
 import argparse
@@ -15,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from figures import write
 
-from backstory.context.bootstrap import Interval, over_seeds
+from backstory.context.bootstrap import Interval, over_seeds, resampled_means, widening
 
 SEEDS, TARGETS = 3, 400
 PARTS = {
@@ -26,6 +29,10 @@ PARTS = {
     "both together alone": (0.0, 0.0, 1.0),
 }
 """Deviations of the part of the seed, of the target, and of both."""
+DOCUMENTS, TOKENS = (8, 20, 40, 140), 50
+"""Numbers of documents, and the tokens of each."""
+DRAWS = 8
+"""Sets of resamples that the trials take in turn: more would only take longer."""
 
 
 def covered(of_seed: float, of_target: float, of_both: float, trials: int) -> float:
@@ -41,6 +48,20 @@ def covered(of_seed: float, of_target: float, of_both: float, trials: int) -> fl
     return hits / trials
 
 
+def covered_over(documents: int, trials: int) -> dict[str, float]:
+    """Return the shares of trials whose bootstrap interval over so many documents holds the true mean, 0."""
+    random, within = np.random.default_rng(documents), np.repeat(np.arange(documents), TOKENS)
+    hits = dict.fromkeys(("widened", "plain"), 0)
+    for trial in range(trials):
+        effects = math.sqrt(0.5) * (random.normal(size=documents)[within] + random.normal(size=len(within)))
+        means = resampled_means(effects[:, None], trial * DRAWS // trials, clusters=within)
+        plain = effects.mean() + (means - effects.mean()) / widening(documents)
+        for name, resamples in zip(hits, (means, plain), strict=True):
+            low, high = np.quantile(resamples, [0.025, 0.975])
+            hits[name] += bool(low <= 0 <= high)
+    return {name: count / trials for name, count in hits.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10_000)
@@ -51,8 +72,13 @@ def main() -> None:
         deviations = dict(zip(("seed", "target", "both"), parts, strict=True))
         rows[name] = {"deviations": deviations, "covered": covered(*parts, options.trials)}
         print(f"{name}: {rows[name]['covered']:.1%}", flush=True)
+    over = {}
+    for documents in DOCUMENTS:
+        over[str(documents)] = covered_over(documents, options.trials)
+        print(f"{documents} documents: {over[str(documents)]}", flush=True)
     if options.out:
-        write(options.out, "coverage", seeds=SEEDS, targets=TARGETS, trials=options.trials, rows=rows)
+        sizes = {"seeds": SEEDS, "targets": TARGETS, "tokens": TOKENS, "trials": options.trials}
+        write(options.out, "coverage", **sizes, rows=rows, documents=over)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class EffectRecord(Record):
     """Mean increase of the negative log-likelihood over the baseline, in nats per token."""
     low: Number
     """Lower end of the 95% interval of the effect (paired bootstrap over the targets; with a cache over documents, or
-    blocks of 500 tokens)."""
+    blocks of 500 tokens; widened by Student's t, but not in results from before November 27, 2026)."""
     high: Number
     """Upper end of it."""
     effect_percent: Number

@@ -191,8 +191,8 @@ class GainRecord(Record):
     gain: Number
     """Mean surprisal with the other reader minus that with this one."""
     low: Number | None
-    """Lower end of its 95% interval (bootstrap over documents, or blocks of 500 tokens of a text that is one document); null
-    where there are fewer than eight."""
+    """Lower end of its 95% interval (bootstrap over documents, or blocks of 500 tokens of a text that is one document; widened
+    by Student's t, but not in results from before November 27, 2026); null where there are fewer than eight."""
     high: Number | None
     """Upper end of it."""
 
