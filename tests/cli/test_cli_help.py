@@ -16,7 +16,7 @@ from backstory.cli.command_line import parse
 from backstory.cli.completion import COMMANDS, REGISTRIES, registered
 from backstory.cli.help_page import COMMON
 from backstory.cli.ls import KINDS
-from backstory.cli.main import VERBS
+from backstory.cli.main import GROUPS, VERBS
 from backstory.cli.mistakes import Setting, settings
 from backstory.cli.short_flags import SHORT
 from backstory.config import RunConfig, from_dict
@@ -115,6 +115,7 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     shown = command(flag)
     assert (shown.code, shown.err) == (0, "")
     assert {line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")} == set(VERBS)
+    assert [line[:-1] for line in shown.out.splitlines() if line.endswith(":")] == [*GROUPS]
     assert "--plugin FILE" in shown.out
     assert "(a few minutes)" in VERBS["demo"] and "(a few minutes)" in command("demo", "--help").out
     assert shown == command()

@@ -14,31 +14,47 @@ from backstory.config.plugin_files import beside_plugins, load_plugins, of_plugi
 from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
 from backstory.config.terminal import failure, printing
 
-VERBS = {
-    "demo": "train, read, examine and report a small model on your own Python's documentation (a few minutes)",
-    "train": "train a model from a recipe",
-    "evaluate": "score a split of a corpus, or your own text, with a trained model",
-    "read": "score standard input line by line as it arrives, in a session that can be resumed",
-    "generate": "continue a prompt with a trained model",
-    "compress": "compress any file with a trained model: the better it predicts the file, the shorter the code",
-    "decompress": "restore a compressed file, byte for byte",
-    "verify": "decode the proof of an evaluation, and check its text and score",
-    "examine": "measure how a model uses its context",
-    "explain": "show how a model predicts a passage, word by word",
-    "sweep": "search the settings of a recipe, and show the best (run, show)",
-    "reproduce": "run the systems of a paper and test its claims",
-    "export": "write a trained model for Hugging Face, with its tokenizer and a model card",
-    "report": "write one page with the results of run folders",
-    "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
-    "data": "download a corpus, show what it holds, or train a tokenizer on it (prepare, show, tokenizer)",
-    "referee": "score and audit any predictor: a Python object, or a process",
-    "recipe": "show, copy or check a recipe (show, copy, check)",
-    "benchmark": "measure how fast this machine trains and reads, in about a minute",
-    "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
-    "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
-    "completion": "print the completion script of a shell (bash, zsh, fish)",
-    "help": "explain a command, like COMMAND --help",
+GROUPS = {
+    "Train a model": {
+        "demo": "train, read, examine and report a small model on your own Python's documentation (a few minutes)",
+        "train": "train a model from a recipe",
+        "recipe": "show, copy or check a recipe (show, copy, check)",
+        "data": "download a corpus, show what it holds, or train a tokenizer on it (prepare, show, tokenizer)",
+        "sweep": "search the settings of a recipe, and show the best (run, show)",
+    },
+    "Evaluate and use it": {
+        "evaluate": "score a split of a corpus, or your own text, with a trained model",
+        "generate": "continue a prompt with a trained model",
+        "read": "score standard input line by line as it arrives, in a session that can be resumed",
+        "report": "write one page with the results of run folders",
+    },
+    "Understand it": {
+        "examine": "measure how a model uses its context",
+        "explain": "show how a model predicts a passage, word by word",
+    },
+    "Let it adapt while it reads": {
+        "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
+    },
+    "Reproduce and verify figures": {
+        "reproduce": "run the systems of a paper and test its claims",
+        "verify": "decode the proof of an evaluation, and check its text and score",
+        "referee": "score and audit any predictor: a Python object, or a process",
+    },
+    "Share and compress": {
+        "export": "write a trained model for Hugging Face, with its tokenizer and a model card",
+        "compress": "compress any file with a trained model: the better it predicts the file, the shorter the code",
+        "decompress": "restore a compressed file, byte for byte",
+    },
+    "Tools": {
+        "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
+        "benchmark": "measure how fast this machine trains and reads, in about a minute",
+        "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
+        "completion": "print the completion script of a shell (bash, zsh, fish)",
+        "help": "explain a command, like COMMAND --help",
+    },
 }
+"""Verbs under the headings of `backstory --help`, in the order in which a newcomer needs them."""
+VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +148,9 @@ def _run(arguments: list[str]) -> int:
 def overview() -> str:
     """Return the text of `backstory --help`."""
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
+    lines = []
+    for heading, verbs in GROUPS.items():
+        lines += [f"{heading}:", *(f"  {verb:<{width}}  {what}" for verb, what in verbs.items()), ""]
     return "\n".join(
         [
             "Backstory: language models that remember.",
@@ -140,7 +158,6 @@ def overview() -> str:
             "usage: backstory COMMAND [...]      (backstory COMMAND --help explains one)",
             "",
             *lines,
-            "",
             "Every command takes `--plugin FILE`, a Python file with a core, reader, metric or experiment of your own.",
             "Start with `backstory demo`. Long work can be stopped with Ctrl-C and resumed with --resume.",
         ]
