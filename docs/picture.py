@@ -23,7 +23,7 @@ from tables.examinations import MEMORIES, remembered_curves
 from tables.sources import result
 
 from backstory.config import RewardConfig
-from backstory.config.options import ExplainOptions
+from backstory.config.explanation_options import ExplainOptions
 from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.explanations import explain_passage
 from backstory.reports import svg, write

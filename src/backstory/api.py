@@ -22,7 +22,9 @@ from backstory.api_arguments import (
 )
 from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
 from backstory.config.arguments import checked, described
-from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config.examination_options import ExamineOptions
+from backstory.config.explanation_options import CompareOptions, ExplainOptions
+from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming

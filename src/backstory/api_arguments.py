@@ -13,7 +13,8 @@ from torch import nn
 from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
-from backstory.config.options import ExamineOptions, LoadOptions
+from backstory.config.examination_options import ExamineOptions
+from backstory.config.options import LoadOptions
 from backstory.config.schema import SPLITS
 from backstory.context import EXPERIMENTS
 from backstory.data import Vocabulary

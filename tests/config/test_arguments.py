@@ -11,7 +11,8 @@ import pytest
 
 from backstory.config import UserError
 from backstory.config.arguments import checked, diagnosed
-from backstory.config.options import ExamineOptions, LoadOptions
+from backstory.config.examination_options import ExamineOptions
+from backstory.config.options import LoadOptions
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 

@@ -135,7 +135,7 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
     vocabulary: Vocabulary, data_dir: Path
 ) -> None:
     from backstory.config import TextConfig
-    from backstory.config.options import ExaminationSettings
+    from backstory.config.examination_options import ExaminationSettings
     from backstory.context.examined_text import AnnotatedText
     from backstory.data import prepare
 

@@ -13,7 +13,9 @@ import torch
 
 import backstory as bs
 from backstory.config import UserError
-from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config.examination_options import ExamineOptions
+from backstory.config.explanation_options import CompareOptions, ExplainOptions
+from backstory.config.options import EvalOptions, LoadOptions
 
 BAD: list[Any] = [
     None,

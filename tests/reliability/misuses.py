@@ -40,7 +40,8 @@ from backstory.config import (
     from_yaml,
     to_yaml,
 )
-from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions
+from backstory.config.examination_options import ExamineOptions
+from backstory.config.explanation_options import CompareOptions, ExplainOptions
 from backstory.config.readers import CacheSettings, DynamicSettings, TemperedSettings
 from backstory.context import (
     Drop,

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     mode = train.run_mode(args.resume, args.overwrite)
 
     announce(f"training, reading and examining a small model in {args.out}; this takes a few minutes")
-    from backstory.config.options import ExamineOptions, ExplainOptions
+    from backstory.config.examination_options import ExamineOptions
+    from backstory.config.explanation_options import ExplainOptions
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate
     from backstory.explanations import explain_passage

@@ -13,8 +13,8 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError, pasted
+from backstory.config.examination_options import ExamineOptions
 from backstory.config.free_memory import available_memory
-from backstory.config.options import ExamineOptions
 from backstory.config.process import cpu_cores
 from backstory.config.small_file import is_pipe
 from backstory.config.strict import between

@@ -14,7 +14,7 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError, check_name
-from backstory.config.options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
+from backstory.config.explanation_options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
 from backstory.config.terminal import make_console, progress_bar
 from backstory.storage.atomic import check_apart
 

@@ -1,8 +1,8 @@
-"""Options of evaluations, examinations and explanations: one declaration for the command line, suites, Python and results."""
+"""Options of loading and evaluations: one declaration for the command line, suites, Python and results."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, Self
@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Self
 import tyro
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
-from backstory.config.arguments import Options, checked, described
+from backstory.config.arguments import Options, checked
 from backstory.config.errors import UserError, check_name
 from backstory.config.strict import between
 
@@ -104,7 +104,7 @@ class ReadingOptions:
 
     def folder_name(self) -> str:
         """Return the name of the result's folder in a run: the split, and the options that are not the default."""
-        parts = _not_default(
+        parts = changed_parts(
             (self.reader, "static"),
             (f"after-{self.after}", "after-None"),
             (self.precision, "float32"),
@@ -239,260 +239,12 @@ class EvalOptions(ReadingOptions, ModelOptions):
             raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExaminationSettings(Options):
-    """One experiment on a model's use of context, as suites list it; lengths are in tokens."""
-
-    experiment: str = "truncate"
-    """The change to the context: `backstory ls experiments`."""
-    split: str = "valid"
-    """train, valid or test."""
-    targets: int = between(2000, 2)
-    """Number of tokens scored under every condition, sampled at random; if there are fewer, all are scored."""
-    maximum_context: int = between(1000, 1)
-    """The longest context; only tokens with that many before them are targets."""
-    reader: UseAppendAction[tuple[str, ...]] = ()
-    """The reader: static (the default) or cache; readers that move the weights are not supported."""
-    context: int = between(300, 2)
-    """Number of tokens in the context, in experiments that do not vary it."""
-    near: int = between(50, 1)
-    """Largest distance, in tokens, that counts as near."""
-    by: UseAppendAction[tuple[str, ...]] = ()
-    """Also split the targets by frequency, tag, content, class or position; may be given more than once."""
-    tagger: Any = "auto"
-    """Source of the part-of-speech tags: auto, gold or pattern; in Python also a function from words to their tags."""
-    within_documents: FlagCreatePairsOff[bool] = False
-    """Let contexts end where the target's document begins."""
-    start_token: FlagCreatePairsOff[bool] = False
-    """Begin every shortened or changed context with the token that the model reads before a text."""
-    seed: int = between(0, 0)
-    """Seed of the targets, of random changes to the context, and of the bootstrap."""
-    batch_size: int = between(1, 1)
-    """Rows of text read side by side for the infinite context: faster, and at least the longest context before each token."""
-    word_score: Literal["corrected", "sum"] = "corrected"
-    """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
-    precision: Precision = "float32"
-    """Precision of matrix products, of the baseline too."""
-
-    def checked(self) -> Self:
-        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
-        options = super().checked()
-        if not isinstance(self.tagger, str) and not callable(self.tagger):
-            raise TypeError(f"tagger must be text or a function, not {described(self.tagger)}")
-        if self.batch_size > 1 and self.within_documents:
-            raise UserError(
-                "--batch-size and --within-documents cannot be combined, as documents are read one by one; remove one"
-            )
-        return options
-
-    def recorded(self, whole: bool) -> dict[str, Any]:
-        """Return the options that a result records and that examinations of one set share.
-
-        `whole`: the experiment perturbs all of the context, so that `context` is not an option of it.
-        """
-        return {
-            "experiment": self.experiment,
-            "seed": self.seed,
-            "maximum_context": self.maximum_context,
-            "context": None if whole else self.context,
-            "within_documents": self.within_documents,
-            "start_token": self.start_token,
-            "batch_size": self.batch_size if whole else 1,
-            "near": self.near,
-        }
-
-    def losses_key(self, whole: bool) -> dict[str, Any]:
-        """Return the options that the losses of the targets depend on: losses of equal keys are taken over."""
-        recorded = self.recorded(whole)
-        batched = {} if recorded["batch_size"] == 1 else {"batch_size": self.batch_size}
-        batched |= {"start_token": True} if self.start_token else {}
-        near = None if whole else self.near
-        return {
-            **{k: v for k, v in recorded.items() if k not in ("batch_size", "start_token")},
-            "targets": self.targets,
-            "near": near,
-        } | batched
-
-    def folder_name(self, split: str, reader: str = "static") -> str:
-        """Return the name of the result's folder in a run; `reader` is the canonical name of the readers."""
-        return folder_name(
-            "examine",
-            self.experiment,
-            split,
-            *([] if reader == "static" else [reader]),
-            *(["documents"] if self.within_documents else []),
-            *(["start-token"] if self.start_token else []),
-            *([] if self.word_score == "corrected" else [f"word-score-{self.word_score}"]),
-        )
-
-    def further(self) -> dict[str, Any]:
-        """Return the options after the first four that are not the default, by name, as JSON has them."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(ExaminationSettings)[4:]}
-        changed = {name: value for name, (value, default) in values.items() if value != default}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
-
-    def flags(self) -> Iterator[str]:
-        """Yield the flags of `backstory examine` for these settings: the first four, and others that are not the default."""
-        first = {field.name: getattr(self, field.name) for field in fields(ExaminationSettings)[:4]}
-        for name, value in (first | self.further()).items():
-            flag = f"--{name.replace('_', '-')}"
-            for one in value if isinstance(value, list) else (value,):
-                yield from (flag,) if one is True else (flag, str(one))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExamineOptions(ExaminationSettings, ModelOptions):
-    """Options of `backstory examine`: an experiment, the machine it runs on, and the folder its result goes to."""
-
-    memory: float = between(1.0, 0.0, above=True)
-    """GiB that a batch of contexts may take."""
-    out: Path | None = None
-    """Folder for result.json (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several runs: of the set."""
-    again: FlagCreatePairsOff[bool] = False
-    """Start over: reuse nothing of an examination that was made or stopped there."""
-    allow_unknown: FlagCreatePairsOff[bool] = False
-    """Examine a text even if most of it is outside the vocabulary."""
-
-
-LONGEST_PASSAGE = 2000
-"""The most words of a passage."""
-WORDS = 200
-"""Words of an explained passage, unless options say otherwise."""
-TOKENS = 20_000
-"""Tokens of a compared stretch of text, unless options say otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplanationOptions(ModelOptions):
-    """Options that every explanation has: the text, how it is read, and where the result goes."""
-
-    split: str | None = None
-    """train, valid or test (else test)."""
-    at: int = between(0, 0)
-    """The token where the passage begins; the text before it is read too."""
-    context: int | None = between(None, 0)
-    """Number of tokens before it that are read (else all)."""
-    reader: UseAppendAction[tuple[str, ...]] = ()
-    """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
-    word_score: Literal["corrected", "sum"] = "corrected"
-    """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
-    precision: Precision = "float32"
-    """Precision of matrix products."""
-    out: Path | None = None
-    """Folder of result.json (else one in the run, named after the explanation and these options)."""
-    allow_unknown: FlagCreatePairsOff[bool] = False
-    """Read a text even if most of it is outside the vocabulary."""
-
-
-EXPLANATION_SUMMARIES = {
-    "surprisal": "how surprising each word is, what was expected instead, and which reader predicts it better",
-    "reading": "what one reader gains on others along a sequence of articles, and where it loses",
-    "buffer": "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
-    "memory": "which words the heads of an external memory read at each word, and how they find their slots",
-    "cache": "where a neural cache looks at each word, what it expects there, and whether it helps",
-}
-"""The subject of each explanation, by its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainOptions(ExplanationOptions):
-    """Options of an explanation of a passage."""
-
-    words: int | None = between(None, 1)
-    """Words of the passage, 2000 at most (else 200; with --find as many as the cache can hold)."""
-    find: Literal["success", "failure"] | None = None
-    """With `cache`: show its most peaked success or its flattest failure from --at on, and the words before it."""
-    against: str | None = None
-    """A reader, or another run's folder: show what is gained over it."""
-    top: int = between(5, 0, 100)
-    """Largest number of candidates shown for a word."""
-    layer: str | None = None
-    """The layer that colours the words at first: surprisal, entropy, ..."""
-
-    @property
-    def most_words(self) -> int:
-        """The most words of the passage."""
-        return WORDS if self.words is None else self.words
-
-    def checked(self) -> Self:
-        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
-        options = super().checked()
-        check_words(options.most_words)
-        return options
-
-    def name_parts(self, text: str, reader: str, precision: str, against: str | None) -> list[str]:
-        """Return the parts of the name of the result's folder: the options that are not the default.
-
-        The text, the reader, its precision and what it is compared with are given by unambiguous names.
-        """
-        return _not_default(
-            (text, "test"),
-            (f"at{self.at}", "at0"),
-            (f"words{self.most_words}", f"words{WORDS}"),
-            (f"context{self.context}", "contextNone"),
-            (reader, "static"),
-            (precision, "float32"),
-            (f"against-{against}", "against-None"),
-            (f"top{self.top}", "top5"),
-            (f"layer-{self.layer}", "layer-None"),
-            (f"find-{self.find}", "find-None"),
-            (f"word-score-{self.word_score}", "word-score-corrected"),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions(ExplanationOptions):
-    """Options of a comparison of readers along a stretch of text."""
-
-    tokens: int = between(TOKENS, 1)
-    """Tokens of the stretch."""
-    against: UseAppendAction[tuple[str, ...]] = ()
-    """A reader, or another run's folder, to compare with (else static); may be given more than once, best first."""
-    block: int = between(100, 1)
-    """Tokens of a block."""
-    smooth: int = between(10, 0)
-    """Blocks of the moving average in the picture; 0 for none."""
-    passage: UseAppendAction[tuple[int, ...]] = ()
-    """Show the passage that begins at this token; may be given more than once (else passages are chosen)."""
-    words: int = between(100, 1)
-    """Words of a passage, 2000 at most."""
-
-    def checked(self) -> Self:
-        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
-        options = super().checked()
-        check_words(options.words)
-        return options
-
-    def name_parts(self, text: str, reader: str, precision: str, against: Sequence[str]) -> list[str]:
-        """Return the parts of the name of the result's folder, as `ExplainOptions.name_parts`, and always the reader."""
-        return _not_default(
-            (text, "test"),
-            (f"at{self.at}", "at0"),
-            (f"tokens{self.tokens}", f"tokens{TOKENS}"),
-            (f"context{self.context}", "contextNone"),
-            (f"block{self.block}", "block100"),
-            (f"smooth{self.smooth}", "smooth10"),
-            (f"words{self.words}", "words100"),
-            (f"passage{'-'.join(map(str, self.passage))}", "passage"),
-            (precision, "float32"),
-            (f"word-score-{self.word_score}", "word-score-corrected"),
-            (reader, ""),
-            (f"against-{'-'.join(against)}", "against-static"),
-        )
-
-
-def check_words(words: int) -> None:
-    """Raise UserError for a passage of too many words."""
-    if words > LONGEST_PASSAGE:
-        raise UserError(f"a passage has 1 to {LONGEST_PASSAGE:,} words, not {words:,}; choose fewer with --words")
-
-
 def folder_name(*parts: str) -> str:
     """Join parts to the name of a result's folder."""
     return re.sub(r"[^\w.+-]+", "_", "-".join(parts))
 
 
-def _not_default(*parts: tuple[str, str]) -> list[str]:
+def changed_parts(*parts: tuple[str, str]) -> list[str]:
     """Return each part that differs from the default beside it."""
     return [part for part, default in parts if part != default]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.options import ExaminationSettings
+from backstory.config.examination_options import ExaminationSettings
 from backstory.context.examination import SPLITS, Advance, check_length
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data import (

@@ -16,7 +16,8 @@ import torch
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
-from backstory.config.options import ExaminationSettings, ExamineOptions, LoadOptions
+from backstory.config.examination_options import ExaminationSettings, ExamineOptions
+from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, ProcessGroup, SingleProcess, check_length, check_splits

@@ -11,7 +11,7 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.options import ExaminationSettings
+from backstory.config.examination_options import ExaminationSettings
 from backstory.config.scores import perplexity
 from backstory.context.bootstrap import (
     EffectiveContext,

@@ -16,7 +16,8 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.options import CompareOptions, folder_name
+from backstory.config.explanation_options import CompareOptions
+from backstory.config.options import folder_name
 from backstory.context.bootstrap import BLOCK, resampled_means
 from backstory.context.examined_text import read_scores
 from backstory.data import Boundaries, unknown_share, word_nats

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backstory.config import UserError, nearest
-from backstory.config.options import ExplanationOptions
+from backstory.config.explanation_options import ExplanationOptions
 from backstory.data import Boundaries, Vocabulary, word_parts
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces

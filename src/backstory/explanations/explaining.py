@@ -10,7 +10,8 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
-from backstory.config.options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions, folder_name
+from backstory.config.explanation_options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions
+from backstory.config.options import folder_name
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.attention import CASES, MASS, CacheCase, buffer, cache, check_buffer, find_case

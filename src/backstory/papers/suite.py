@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from backstory.config import UserError, check_name
-from backstory.config.options import ExaminationSettings, ReadingOptions
+from backstory.config.examination_options import ExaminationSettings
+from backstory.config.options import ReadingOptions
 from backstory.config.recipes import Packaged, merged
 from backstory.config.strict import between
 from backstory.papers.paper import Finding, Metric, paper

@@ -16,7 +16,7 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
-from backstory.config.options import ExaminationSettings
+from backstory.config.examination_options import ExaminationSettings
 from backstory.config.recipes import check_results_exist
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
