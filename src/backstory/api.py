@@ -28,6 +28,7 @@ from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming
+from backstory.config.terminal import ProgressCallback
 from backstory.context import (
     ExaminationResult,
     ProcessGroup,
@@ -77,7 +78,6 @@ __all__ = [
     "verify",
 ]
 
-Progress = Callable[[int, int], None]
 
 _OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
 _SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
@@ -199,7 +199,7 @@ def evaluate(
     corpus: list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...],
     tokenizer: Any = None,
     name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> list[Result[EvaluationFigures]]: ...
 @overload
@@ -210,7 +210,7 @@ def evaluate(
     corpus: str | Path | None = None,
     tokenizer: Any = None,
     name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[EvaluationFigures]: ...
 @_in_python
@@ -222,7 +222,7 @@ def evaluate(
     corpus: str | Path | Sequence[str | Path] | None = None,
     tokenizer: Any = None,
     name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[EvaluationFigures] | list[Result[EvaluationFigures]]:
     """Score a text with a reader, each token before anything is learned from it.
@@ -267,7 +267,7 @@ def audit(
     *,
     tokenizer: Any = None,
     name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> AuditRecord:
     """Audit how a reader scores a text: is it causal, normalised, scored before it learns, one pass, and as reported?
@@ -314,7 +314,7 @@ def referee(
     start: int = 0,
     name: str | None = None,
     claim: Mapping[str, float] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[RefereeFigures]:
     """Score any predictor on a text, and audit how the score is made (docs/referee.md).
@@ -364,7 +364,7 @@ def examine(
     tokenizer: Any = None,
     name: str | None = None,
     ranks: ProcessGroup | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> ExaminationResult:
     """Run an experiment of the context laboratory: what a model makes of its context (docs/context.md).
@@ -427,7 +427,7 @@ def explain(
     *,
     text: str | Path | BinaryIO | None = None,
     tokenizer: Any = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[ExplanationFigures] | Result[ComparisonFigures]:
     """Explain a passage word by word, or with `reading` compare readers along a text (`bs.compare`).
@@ -465,7 +465,7 @@ def compare(
     *,
     text: str | Path | BinaryIO | None = None,
     tokenizer: Any = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[ComparisonFigures]:
     """Compare readers, or runs, along a stretch of text: the gain in nats per token, with its 95% interval.
@@ -535,7 +535,7 @@ _IN_MEMORY = ("split", "batch_size", "audit_places", "audit_seed")
 
 
 def _audit_in_memory(
-    model: Reader | LanguageModel, text: object, progress: Progress | None, options: Mapping[str, Any]
+    model: Reader | LanguageModel, text: object, progress: ProgressCallback | None, options: Mapping[str, Any]
 ) -> AuditRecord:
     """Audit a reader, or the static reader of a model, on token ids or a split of a prepared corpus."""
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model

@@ -7,7 +7,7 @@ conditions of an honest score on every token (docs/codec.md).
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +33,11 @@ from backstory.codec.token_code import BrokenCode, code_text, side_by_side
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import SAVE_EVERY, LoadOptions
-from backstory.config.terminal import one_line
+from backstory.config.terminal import ProgressCallback, one_line
 from backstory.readers.base import Reader, check_rows
 from backstory.readers.registry import ConfiguredLayer, open_reader
 from backstory.readers.saved_reading import reader_identity
 from backstory.runs.run import Run
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +82,7 @@ def compress(
     overwrite: bool = False,
     resume: bool = False,
     save_every: float = SAVE_EVERY,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **loading: Any,
 ) -> Compressed:
     """Compress any file with a model, token by token as a reader predicts it.
@@ -189,7 +187,7 @@ def decompress(
     keep: bool = False,
     overwrite: bool = False,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> bytes:
     """Return the bytes of a file that was compressed with this model.
 

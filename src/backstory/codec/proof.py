@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,12 @@ from backstory.codec.token_code import BrokenCode, CodedText, code_lines, code_t
 from backstory.config import UserError
 from backstory.config.errors import pasted
 from backstory.config.options import LoadOptions, ModelOptions
-from backstory.config.terminal import one_line
+from backstory.config.terminal import ProgressCallback, one_line
 from backstory.data import Split
 from backstory.readers import Reader
 from backstory.readers.base import blocks
 from backstory.readers.registry import ConfiguredLayer
 from backstory.runs.run import Run
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def prove(
     text: dict[str, Any],
     options: LoadOptions,
     overrides: Mapping[str, str],
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     lengths: np.ndarray | None = None,
     after: Split | None = None,
@@ -88,7 +86,7 @@ def decode_proof(
     file: Source,
     model: Path | str | Run | None,
     options: ModelOptions,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Proof:
     """Decode a proof with its model, by default the run that the file names.
 
@@ -132,7 +130,7 @@ def _code(
     batch_size: int,
     lines: int | None,
     before: np.ndarray | None,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
     units: Sequence[Unit] | None = None,
     lengths: np.ndarray | None = None,
 ) -> tuple[CodedText, np.ndarray | None]:

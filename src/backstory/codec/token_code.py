@@ -7,7 +7,7 @@ Whatever a reader does with what it has observed, the decoder's does too; what a
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from backstory.codec.code_file import CHECK_BITS, CHECK_EVERY
 from backstory.codec.range_coder import Coder
 from backstory.codec.shares import cumulative_shares
 from backstory.codec.spelling import ESCAPED, Speller, Unit, kind_of_last
+from backstory.config.terminal import ProgressCallback
 from backstory.readers import Reader
 from backstory.readers.base import line_batches
 
@@ -171,7 +172,7 @@ def code_text(
     joined: bool = False,
     start: bool = True,
     checkpoint: CodingCheckpoint | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> CodedText:
     """Code the tokens of groups of rows, one group after the other, each row from the token `first` on.
 

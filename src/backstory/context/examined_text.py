@@ -1,6 +1,5 @@
 """Text of an examination: its words where tokens are pieces of them, what is known of each, and its reading from end to end."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
+from backstory.config.terminal import ProgressCallback
 from backstory.context.examination import SPLITS, Advance, check_length
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data import (
@@ -179,7 +179,7 @@ def read_scores(
     start: int,
     uncertain: np.ndarray,
     boundaries: Boundaries | None,
-    progress: Callable[[int, int], None],
+    progress: ProgressCallback,
     inner: bool = False,
 ) -> np.ndarray:
     """Read B texts of T tokens (B, T) side by side; return nats of the tokens and log B before them: (2, 1, B, T) float64.
@@ -256,7 +256,7 @@ class WholeReading:
         log_begins[:, :known] = scores[1, :, :known]
         return word_nats(scores[0, :, :tokens], log_begins, starts)
 
-    def _read(self, ids: np.ndarray, uncertain: np.ndarray, progress: Callable[[int, int], None]) -> np.ndarray:
+    def _read(self, ids: np.ndarray, uncertain: np.ndarray, progress: ProgressCallback) -> np.ndarray:
         return read_scores(self.reader, ids, self.start, uncertain, self._boundaries, progress, self.with_inner)
 
     def _by_document(self, advance: Advance) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from backstory.config import NonFiniteError, UserError
 from backstory.config.arguments import checked, diagnosed
+from backstory.config.terminal import ProgressCallback
 from backstory.context.examination import (
     Examination,
     ProcessGroup,
@@ -24,12 +25,12 @@ PIECE = 64
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop.
 
 Few enough that many processes share a sample evenly; 256 were no faster on one core."""
-Progress = Callable[[int, int], None]
-"""Receives the tokens read so far, and the tokens in all."""
 
 
 @checked()
-def examine(experiment: str, on: Examination, progress: Progress | None = None, by: Sequence[str] = ()) -> Effects:
+def examine(
+    experiment: str, on: Examination, progress: ProgressCallback | None = None, by: Sequence[str] = ()
+) -> Effects:
     """Run an experiment by name and return the figures that depend on its losses.
 
     `by` names splits of the targets (else those of the experiment that can be made). Raises UserError, and NonFiniteError if
@@ -62,7 +63,7 @@ def _check_arrays(experiment: Any = None, on: Any = None, *_: object, **__: obje
 def measure(
     experiment: str,
     on: Examination,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     by: Sequence[str] = (),
     store: LossStore | None = None,
@@ -138,7 +139,7 @@ class _Scoring:
         kind: Experiment,
         conditions: Sequence[Condition],
         store: LossStore,
-        progress: Progress | None,
+        progress: ProgressCallback | None,
         ranks: ProcessGroup,
     ) -> None:
         self.on, self.positions, self.kind, self.conditions = on, positions, kind, conditions

@@ -20,9 +20,10 @@ from backstory.config.examination_options import ExaminationSettings, ExamineOpt
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.scores import UnknownShare
+from backstory.config.terminal import ProgressCallback
 from backstory.context.examination import Examination, ProcessGroup, SingleProcess, check_length, check_splits
 from backstory.context.examined_text import AnnotatedText, WholeReading, row_length
-from backstory.context.experiment_run import Progress, measure, reported_splits
+from backstory.context.experiment_run import measure, reported_splits
 from backstory.context.experiments import EXPERIMENTS, check_experiment
 from backstory.context.losses import LossStore
 from backstory.context.result import ExaminationResult, combine, figures
@@ -56,7 +57,7 @@ def examine_run(
     *,
     text: Path | BinaryIO | None = None,
     ranks: ProcessGroup | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ExaminationResult:
     """Run an experiment on a trained run; docs/results.md describes the result.
 
@@ -90,7 +91,7 @@ def examine_runs(
     *,
     text: Path | BinaryIO | None = None,
     ranks: ProcessGroup | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ExaminationResult:
     """Examine several runs that differ in their seed, each into its own folder, and put the results together.
 
@@ -145,7 +146,7 @@ def examine_model(
     *,
     name: str = "model",
     ranks: ProcessGroup | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ExaminationResult:
     """Run an experiment on a model, a reader or anything with `score`, that is at hand.
 
@@ -233,7 +234,7 @@ def _examine(
     settings: ExaminationSettings,
     destination: Path | None,
     *,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     ranks: ProcessGroup | None = None,
     again: bool = False,
 ) -> ExaminationResult:

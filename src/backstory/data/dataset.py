@@ -1,7 +1,7 @@
 """Corpora as numbers: splits of token ids and their share of `<unk>`, and batches of them for truncated BPTT."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, off
 from backstory.config.scores import UnknownShare
+from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora.text_files import Source as TextSource
 from backstory.data.synthetic.algorithms import TASKS, Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
@@ -144,7 +145,7 @@ def unknown_share(vocabulary: Vocabulary, split: Split, positions: slice | np.nd
 
 
 def synthetic_splits(
-    source: Recall | Algorithm, names: Sequence[str], progress: Callable[[int, int], None] | None = None
+    source: Recall | Algorithm, names: Sequence[str], progress: ProgressCallback | None = None
 ) -> tuple[dict[str, Split], str]:
     """Generate splits, and return them with the SHA-256 (hex) of their ids. `progress` is called with (bytes, bytes in all)."""
     words = source.words()

@@ -13,6 +13,7 @@ from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, folder_name
 from backstory.config.scores import SplitOverlap, bits, perplexity
+from backstory.config.terminal import ProgressCallback
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
@@ -34,13 +35,11 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_apart, within
 from backstory.storage.provenance import RESULT, check_place
 
-Progress = Callable[[int, int], None]
-
 
 @checked()
 @torch.no_grad()
 def evaluate(
-    model: Path | str | Run, options: EvalOptions | None = None, progress: Progress | None = None, **fields: Any
+    model: Path | str | Run, options: EvalOptions | None = None, progress: ProgressCallback | None = None, **fields: Any
 ) -> Result[EvaluationFigures]:
     """Score a text with a reader, each token before anything is learned from it.
 
@@ -108,7 +107,7 @@ def evaluate_corpora(
     model: Path | str | Run,
     corpora: Sequence[str],
     options: EvalOptions | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     done: Callable[[Result[EvaluationFigures]], object] | None = None,
     **fields: Any,
 ) -> list[Result[EvaluationFigures]]:
@@ -140,7 +139,7 @@ def evaluate_corpora(
     return results
 
 
-def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | None) -> Result[EvaluationFigures]:
+def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallback | None) -> Result[EvaluationFigures]:
     """Score each line of a text by itself, from the model's start state."""
     setup = replace(setup, split=counted_words(setup.split, setup.dataset.vocabulary))
     options, split, vocabulary = setup.options, setup.split, setup.dataset.vocabulary
@@ -178,7 +177,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: Progress | Non
     return write_result(destination, setup.run.name, figures, origin)
 
 
-def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Reading, AuditReport]:
+def audit_reader(setup: EvalSetup, progress: ProgressCallback | None = None) -> tuple[Reading, AuditReport]:
     """Read the text once, audited, without any metric; return the score and the audit's report. Raises UserError."""
     if setup.lines is not None:
         raise UserError("an audit reads a text from end to end; leave --each-line out")
@@ -187,7 +186,7 @@ def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Re
 
 
 def audit_ids(
-    reader: Reader, ids: np.ndarray, start: int, options: EvalOptions, progress: Progress | None = None
+    reader: Reader, ids: np.ndarray, start: int, options: EvalOptions, progress: ProgressCallback | None = None
 ) -> tuple[Reading, AuditReport]:
     """Read token ids (N,) once with any reader, audited, from the token `start`; return the score and the audit's report.
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self, get_type_hints
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
@@ -54,7 +55,7 @@ class EvaluationCheckpoint:
         *,
         save_every: float,
         resume: bool,
-        progress: Callable[[int, int], None] | None = None,
+        progress: ProgressCallback | None = None,
         total: int = 0,
     ) -> None:
         """`identity` is what the figures depend on: a checkpoint with another is refused. `progress` is called with the

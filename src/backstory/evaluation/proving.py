@@ -1,7 +1,6 @@
 """Write the proof of an evaluation beside its result, and verify one: decode it, and compare the text and the figure."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, ModelOptions
 from backstory.config.scores import bits, perplexity
-from backstory.config.terminal import part_of_work
+from backstory.config.terminal import ProgressCallback, part_of_work
 from backstory.data import Split
 from backstory.data.encoding import TextLines
 from backstory.evaluation.opening import EvalSetup, read_text
@@ -26,7 +25,6 @@ TOLERANCE = 1e-3
 UNCOUNTED = 0.01
 """Most that the uncounted bits may be, as a share of the counted ones: a reader could use a row's last token to predict another
 row."""
-Progress = Callable[[int, int], None]
 
 
 def check_proof(options: EvalOptions) -> None:
@@ -35,7 +33,7 @@ def check_proof(options: EvalOptions) -> None:
         check_out(options.proof, options.overwrite)
 
 
-def write_proof(setup: EvalSetup, path: Path, nats: float, progress: Progress | None) -> ProofRecord:
+def write_proof(setup: EvalSetup, path: Path, nats: float, progress: ProgressCallback | None) -> ProofRecord:
     """Code the text that was scored, write the code, and return its record; `nats` per token were reported."""
     options, split = setup.options, setup.split
     text = {
@@ -123,7 +121,7 @@ def verify(
     data_dir: Path | None = None,
     field: str | None = None,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Verification:
     """Decode the proof of an evaluation, compare its text with the text that was to be read, and return the figure.
 

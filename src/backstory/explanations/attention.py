@@ -1,7 +1,7 @@
 """Attention of a span buffer and of a neural cache to the words before each, what they expect there, and what they gain."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from backstory.config import SpanBufferConfig, UserError, check_name, plural, to_dict
+from backstory.config.terminal import ProgressCallback
 from backstory.context import fold
 from backstory.data import Split, Vocabulary
 from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.evaluation import Block, read
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.explained_text import Explanation, PassageTask, Progress, Span, led_by
+from backstory.explanations.explained_text import Explanation, PassageTask, Span, led_by
 from backstory.explanations.passage_reading import (
     LINK_SHARE,
     LINKS,
@@ -53,7 +54,7 @@ def check_buffer(opened: EvalSetup) -> None:
         raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
 
 
-def buffer(task: PassageTask, progress: Progress) -> Explanation:
+def buffer(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers attention, gain, gate, surprisals and candidates, from the first word that is attended to.
 
     The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
@@ -213,7 +214,7 @@ Scores = dict[str, TokenScores]
 """Scores of the passage, by part: cache, model (or the reader below the cache) and mixture."""
 
 
-def cache(task: PassageTask, progress: Progress) -> Explanation:
+def cache(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
 
     The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
@@ -301,7 +302,7 @@ class CacheCase:
     """Share of its mass on places of the word itself."""
 
 
-def find_case(setup: EvalSetup, name: CaseName, at: int, progress: Callable[[int, int], None]) -> CacheCase:
+def find_case(setup: EvalSetup, name: CaseName, at: int, progress: ProgressCallback) -> CacheCase:
     """Return the success with the lowest entropy, or the failure with the highest, among the words from token `at` on.
 
     A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
@@ -339,7 +340,7 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
 
 
 def _scan(
-    reader: Reader, ids: np.ndarray, first: int, progress: Callable[[int, int], None]
+    reader: Reader, ids: np.ndarray, first: int, progress: ProgressCallback
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (N,) each, of every token: the entropy of the cache's mass over places, the share of it on the token, and the
     probability that the reader below gives it.

@@ -18,11 +18,12 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.explanation_options import CompareOptions
 from backstory.config.options import folder_name
+from backstory.config.terminal import ProgressCallback
 from backstory.context.bootstrap import BLOCK, resampled_means
 from backstory.context.examined_text import read_scores
 from backstory.data import Boundaries, unknown_share, word_nats
 from backstory.evaluation.opening import EvalSetup
-from backstory.explanations.explained_text import ExplainedText, Progress, Span, other_folder_part, other_name, words_of
+from backstory.explanations.explained_text import ExplainedText, Span, other_folder_part, other_name, words_of
 from backstory.explanations.passage_reading import gain_layer, gain_scale, note_on_words, surprisal_layer, word_score_of
 from backstory.readers import Reader
 from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
@@ -74,7 +75,7 @@ def compare_readers(
     options: CompareOptions | None = None,
     *,
     text: Path | BinaryIO | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Result[ComparisonFigures]:
     """Compare readers on a stretch of text and return the result (docs/reports.md describes it).
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -25,7 +25,6 @@ from backstory.runs.run import Run, is_elsewhere
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
-Progress = Callable[[int, int], None]
 MARK = "¶"
 """Sign for the token at the end of a line or paragraph."""
 BLANK = "␣"

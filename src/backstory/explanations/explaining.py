@@ -12,6 +12,7 @@ from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions
 from backstory.config.options import folder_name
+from backstory.config.terminal import ProgressCallback
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.attention import CASES, MASS, CacheCase, buffer, cache, check_buffer, find_case
@@ -20,7 +21,6 @@ from backstory.explanations.explained_text import (
     ExplainedText,
     Explanation,
     PassageTask,
-    Progress,
     other_folder_part,
     other_name,
     words_of,
@@ -42,7 +42,7 @@ class Explainer:
     """Kind of explanation: what it shows, and the function that makes it."""
 
     description: str
-    explain: Callable[[PassageTask, Progress], Explanation] | None
+    explain: Callable[[PassageTask, ProgressCallback], Explanation] | None
     """Explains a passage; None for the comparison of readers along a stretch of text (`compare_readers`)."""
     needs: str = ""
     """Reader that it is made with: it goes around the reader of the options."""
@@ -66,7 +66,7 @@ def explain_passage(
     options: ExplainOptions | None = None,
     *,
     text: Path | BinaryIO | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Result[ExplanationFigures]:
     """Explain a passage and return the result (docs/reports.md describes it).
 
@@ -127,7 +127,9 @@ def explain_passage(
     return write_result(destination, setup.run.name, figures, origin)
 
 
-def _find(setup: EvalSetup, name: str, options: ExplainOptions, progress: Progress) -> tuple[CacheCase, Progress]:
+def _find(
+    setup: EvalSetup, name: str, options: ExplainOptions, progress: ProgressCallback
+) -> tuple[CacheCase, ProgressCallback]:
     """Find the case of the options, and return it with the progress of the second reading, which is as long at most."""
     if name != "cache":
         raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")

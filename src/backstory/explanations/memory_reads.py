@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.explained_text import Explanation, PassageTask, Progress, Span, led_by, shown
+from backstory.explanations.explained_text import Explanation, PassageTask, Span, led_by, shown
 from backstory.explanations.passage_reading import (
     after,
     expected_layer,
@@ -98,7 +99,7 @@ def window_of(how: Addressing, slots: int) -> int:
     return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
-def memory(task: PassageTask, progress: Progress) -> Explanation:
+def memory(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
 
     Raises UserError when there is another reader to compare with.

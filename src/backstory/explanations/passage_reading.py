@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from backstory.config.scores import perplexity
+from backstory.config.terminal import ProgressCallback
 from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
 from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import TokenScores, token_scores
-from backstory.explanations.explained_text import Explanation, PassageTask, Progress, shown
+from backstory.explanations.explained_text import Explanation, PassageTask, shown
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.results.passage import STEPS, Candidates, Layer, Numbers, Weights
@@ -31,7 +32,7 @@ Parts = Mapping[str, Prediction]
 
 def read_parts(
     task: PassageTask,
-    progress: Progress,
+    progress: ProgressCallback,
     parts: Callable[[Prediction], Parts],
     at_word: Callable[[Parts, int, int], None] | None = None,
     reader: Reader | None = None,
@@ -202,7 +203,7 @@ def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> Word
     return "sum" if boundaries is None else "corrected"
 
 
-def surprisal(task: PassageTask, progress: Progress) -> Explanation:
+def surprisal(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers surprisal (or, against another reader, gain first), probability, rank, entropy and candidates."""
     passes = 1 if task.against is None else 2
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.readers.base import Reader
 from backstory.readers.gradient_statistics import Statistics, collect, load_statistics, save_statistics
@@ -34,7 +35,6 @@ from backstory.storage.atomic import check_writable
 from backstory.tuning.reader_search import (
     COORDINATES,
     EarlyStoppedSearch,
-    Progress,
     Tuned,
     owner,
     search_coordinates,
@@ -48,7 +48,12 @@ ValueLists = dict[str, list[Any]]
 
 
 def collect_statistics(
-    opened: EvalSetup, moving: str, tokens: int | None, batch_size: int, segment: int, progress: Progress | None = None
+    opened: EvalSetup,
+    moving: str,
+    tokens: int | None,
+    batch_size: int,
+    segment: int,
+    progress: ProgressCallback | None = None,
 ) -> tuple[Path, Statistics]:
     """Collect statistics on the opened split and save them beside the model. Raises UserError."""
     run, split = opened.run, opened.split
@@ -69,7 +74,7 @@ def tune_reader(
     split: str,
     tokens: int | None,
     grid: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     in_turn: bool = False,
     **fields: Any,
@@ -103,7 +108,7 @@ def progress_unit(stack: Stack, in_turn: bool = False) -> str:
 
 
 def _tune_outermost(
-    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: Progress | None
+    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: ProgressCallback | None
 ) -> tuple[Tuned, dict[int, Any]]:
     """Search the settings of the outermost reader in the way of its kind; return also the best ones by its place."""
     kind, layers = READERS[stack[-1].name], configure(stack, setup.run, {stack[-1].name})
@@ -126,7 +131,7 @@ def _tune_outermost(
 
 
 def _tune_in_turn(
-    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: Progress | None
+    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: ProgressCallback | None
 ) -> tuple[Tuned, dict[int, Any]]:
     """Settle one setting after the other; return also the best settings of each reader that had one, by its place."""
     fixed = {name for layer in stack for name in typed_settings(layer)}
@@ -207,7 +212,7 @@ def train_learned(
     name: str,
     *,
     skip: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> Path:
     """Train a meta-learner on the opened split after its first `skip` tokens, and save it beside the model under a name.

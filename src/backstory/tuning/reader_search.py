@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from backstory.config import NonFiniteError, UserError, to_dict, validate
+from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.kind import BuildContext, GridScorer
@@ -24,8 +25,6 @@ BROKEN_DOWN = 100.0
 """Mean nats per token above which a reading counts as diverged, even if its sum is still finite."""
 MOST_TRIALS = 100
 """Trials that are recorded of a grid that one reading scores."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class EarlyStoppedSearch:
 
 
 def search_one_reading(
-    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: Progress | None = None
+    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: ProgressCallback | None = None
 ) -> Tuned:
     """Score a whole grid from one reading of the text (N,) with the inner reader."""
     points = score_grid(scorer, inner, ids, first, progress)
@@ -138,7 +137,7 @@ def search_one_reading(
 
 @torch.no_grad()
 def score_grid(
-    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: Progress | None = None
+    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: ProgressCallback | None = None
 ) -> Sequence[tuple[Any, float]]:
     """Read the text (N,) once with the inner reader and return all settings of a grid with their nats per token."""
     stream = StreamReading(inner, ids, first)
@@ -150,7 +149,9 @@ def score_grid(
     return scorer.scores()
 
 
-def search_grid(search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Sequence[Any]], progress: Progress) -> Tuned:
+def search_grid(
+    search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Sequence[Any]], progress: ProgressCallback
+) -> Tuned:
     """Try every combination of the listed values; the other settings are those of `start`. Raises UserError."""
     points = [
         dataclasses.replace(start, **dict(zip(grid, values, strict=True)))
@@ -165,7 +166,9 @@ def search_grid(search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Seque
     return dataclasses.replace(tuned, at_edge=at_edge(tuned.best, points))
 
 
-def search_steps(search: EarlyStoppedSearch, start: Any, factors: Mapping[str, float], progress: Progress) -> Tuned:
+def search_steps(
+    search: EarlyStoppedSearch, start: Any, factors: Mapping[str, float], progress: ProgressCallback
+) -> Tuned:
     """Multiply and divide each setting by its factor as long as that helps, then by the square root of the factor.
 
     Unlike a grid it has no edge at which the best may lie, and it tries a fraction of the points.
@@ -245,7 +248,7 @@ def search_coordinates(
     coordinates: Mapping[str, Sequence[Any]],
     ids: np.ndarray,
     first: int,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Tuned:
     """Settle one setting after the other on the text (N,), from `start`; the best holds all readers with their settings.
 
