@@ -3,6 +3,7 @@
 import itertools
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -621,6 +622,21 @@ def test_a_traced_reading_is_the_ordinary_one(core: Any) -> None:
     assert torch.equal(trace[-1].weights, weights)
     again, _ = model(tokens, model.start(2))
     assert len(trace) == 9 and again.log_probs().requires_grad
+
+
+def test_a_trace_is_of_its_own_core_and_thread() -> None:
+    core = next(iter(CORES.values()))
+    model, other, tokens = model_of(core), model_of(core), torch.zeros(1, 3, dtype=torch.long)
+    assert isinstance(model.core, ExternalMemory) and isinstance(other.core, ExternalMemory)
+    with ThreadPoolExecutor(1) as thread, model.core.traced() as trace:
+        thread.submit(model, tokens, model.start(1)).result()
+        other(tokens, other.start(1))
+        assert trace == []
+        with other.core.traced() as of_other:
+            other(tokens, other.start(1))
+            model(tokens, model.start(1))
+        model(tokens, model.start(1))
+    assert (len(trace), len(of_other)) == (6, 3)
 
 
 @pytest.mark.parametrize("deallocation", [False, True])

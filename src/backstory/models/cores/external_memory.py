@@ -3,9 +3,11 @@
 `memory.controller` runs the layers and the memory over a segment; `memory.machines` holds the memories.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import torch
@@ -70,7 +72,6 @@ class ExternalMemory(Core):
         joined = sum(config.layers) + reads
         self.output = None if output is None else nn.Linear(joined, output)
         self.output_size = output or joined
-        self._trace: list[AddressingTrace] | None = None
 
     def param_groups(self) -> list[ParamGroup]:
         return self.matrix_groups(weight_ih=self.config.input_l2, weight_hh=self.config.recurrent_l2)
@@ -149,7 +150,7 @@ class ExternalMemory(Core):
         with torch.autocast(x.device.type, enabled=False):
             (hidden, cell), external = state
             joined, hidden, cell, external = controlled(
-                self.machine, x.to(dtype), hidden, cell, external, weights, document_start, self._trace
+                self.machine, x.to(dtype), hidden, cell, external, weights, document_start, _traces.get().get(self)
             )
         layers = joined.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
         raw = joined if self.output is None else self.output(joined)
@@ -159,13 +160,17 @@ class ExternalMemory(Core):
 
     @contextmanager
     def traced(self) -> Iterator[list[AddressingTrace]]:
-        """Collect how every step of the block addresses the memory, without gradients and with the same outputs and states."""
-        self._trace = trace = []
+        """Collect how every step of the block addresses the memory, without gradients and with the same outputs and states.
+
+        Steps that another thread makes meanwhile are not collected.
+        """
+        trace: list[AddressingTrace] = []
+        token = _traces.set(MappingProxyType({**_traces.get(), self: trace}))
         try:
             with torch.no_grad():
                 yield trace
         finally:
-            self._trace = None
+            _traces.reset(token)
 
     def _weights(self, batch_size: int, between: float, like: Tensor) -> ControllerWeights:
         """Return the controller's weights for a segment, with one dropout mask for all its steps."""
@@ -179,6 +184,12 @@ class ExternalMemory(Core):
                 LayerWeights(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask)
             )
         return ControllerWeights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
+
+
+_traces: ContextVar[Mapping[ExternalMemory, list[AddressingTrace]]] = ContextVar(
+    "traces of cores", default=MappingProxyType({})
+)
+"""Where the cores that are traced leave their steps."""
 
 
 def build_machine(config: ExternalMemoryConfig) -> Machine:
