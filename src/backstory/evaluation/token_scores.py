@@ -7,9 +7,7 @@ from torch import Tensor
 
 from backstory.config.arguments import checked
 from backstory.models import Prediction
-
-TABLE = 1 << 22
-"""Most log-probabilities held at once (16 MiB, and a few copies)."""
+from backstory.models.kernels.linear_log_prob import TABLE
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
+from backstory.models.kernels.linear_log_prob import TABLE
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind
 
 TEMPERATURES = tuple(n / 50 for n in range(45, 66))
 """The temperatures that are tried: 0.9 to 1.3."""
-TABLE = 1 << 22
-"""Most log-probabilities held at once (16 MiB, and a few copies)."""
 
 
 class TemperedReader(Reader):
