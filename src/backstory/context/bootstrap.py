@@ -157,7 +157,7 @@ def _draws(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
         yield random.multinomial(rows, np.full(rows, 1 / rows), size=min(size, resamples - start))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=2)  # calls for the same targets follow each other, and one entry may have 32 MiB
 def _kept_draws(rows: int, seed: int, resamples: int) -> np.ndarray:
     kind = np.int16 if rows <= np.iinfo(np.int16).max else np.int32  # no row is drawn more often than there are rows
     return np.concatenate([draws.astype(kind) for draws in _draws(rows, seed, resamples)])
