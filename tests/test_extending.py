@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 COMMANDS = """
 import json, os, sys
-import backstory.api, backstory.plugins, torch
+import backstory.api, backstory.api_analysis, backstory.plugins, torch
 from backstory.cli.main import main
 for line in sys.stdin:
     folder, arguments = json.loads(line)

@@ -33,10 +33,11 @@ BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
 BELOW["api_arguments"] = {"context", "interop", *BELOW["context"], *BELOW["interop"]}
 BELOW["plugins"] = set(BELOW) - {"api_arguments"}
 BELOW["papers"] = set(BELOW)
+BELOW["api_analysis"] = set(BELOW)
 BELOW["api"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = {"api", "config", "plugins"}
+BELOW["__init__"] = {"api", "api_analysis", "config", "plugins"}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -190,7 +191,9 @@ def test_optuna_transformers_and_the_compiler_of_torch_are_imported_late() -> No
     users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
     assert users == {"tuning"}
     verbs = "backstory.cli.sweep, backstory.cli.ls, backstory.cli.export"
-    modules = loaded_by(f"import backstory.api, backstory.tuning.sweeps, {verbs}{OUTLINES}{STEPS}")
+    modules = loaded_by(
+        f"import backstory.api, backstory.api_analysis, backstory.tuning.sweeps, {verbs}{OUTLINES}{STEPS}"
+    )
     assert (
         "torch" in modules and modules & {"optuna", "transformers", "sympy"} == set()
     )  # sympy comes with torch._dynamo

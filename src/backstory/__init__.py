@@ -7,24 +7,26 @@ if TYPE_CHECKING:
     __version__: str
     from backstory.api import (
         audit,
-        compare,
         compress,
         decompress,
         evaluate,
-        examine,
-        explain,
         generate,
         load,
         referee,
-        report,
         train,
         verify,
     )
+    from backstory.api_analysis import compare, examine, explain, report
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
     from backstory.plugins import register
 
-_HOMES = {"RunConfig": "backstory.config", "recipe": "backstory.config.recipes", "register": "backstory.plugins"}
+_HOMES = {
+    "RunConfig": "backstory.config",
+    "recipe": "backstory.config.recipes",
+    "register": "backstory.plugins",
+    **dict.fromkeys(("compare", "examine", "explain", "report"), "backstory.api_analysis"),
+}
 """The module of each name that is not in `backstory.api`."""
 
 __all__ = [

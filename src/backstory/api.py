@@ -1,92 +1,69 @@
-"""Python interface, `import backstory as bs`: the verbs of the command line as functions (docs/python.md)."""
+"""Python interface, `import backstory as bs`: the verbs of the command line as functions (docs/python.md).
 
-import os
+Those that examine, explain, compare and report are in `api_analysis`.
+"""
+
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard, overload
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 from torch import nn
 
 from backstory import codec
 from backstory.api_arguments import (
-    check_one_text,
-    examine_options,
+    is_alone,
     open_model,
     own_text,
-    path_or_none,
     plain_options,
     refereed_text,
-    refuse_name,
+    takes_options,
 )
-from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
-from backstory.config.arguments import checked, described
-from backstory.config.examination_options import ExamineOptions
-from backstory.config.explanation_options import CompareOptions, ExplainOptions
+from backstory.config import RunConfig, UserError, recipes
+from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.strict import conforming
 from backstory.config.terminal import ProgressCallback
-from backstory.context import (
-    ExaminationResult,
-    ProcessGroup,
-    Scorer,
-    examine_model,
-    examine_run,
-    examine_runs,
-)
-from backstory.data import Dataset, Vocabulary, prepare
+from backstory.data import Dataset, Vocabulary
 from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generation, proving, refereeing
+from backstory.evaluation.audit_in_memory import audit_in_memory
 from backstory.evaluation.opening import open_evaluation
-from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.models.devices import unaffected
-from backstory.papers.paper import published_examinations
 from backstory.readers import Reader, StaticReader
-from backstory.reports import write
 from backstory.results import (
     AuditRecord,
-    ComparisonFigures,
     EvaluationFigures,
-    ExplanationFigures,
     RefereeFigures,
     Result,
     TrainingFigures,
 )
 from backstory.results.evaluation_record import EpochRecord
-from backstory.results.run_listing import reported_runs
-from backstory.runs.run import Run, is_elsewhere, open_run
+from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import Mode
 from backstory.training import fit
 
 __all__ = [
     "audit",
-    "compare",
     "compress",
     "decompress",
     "evaluate",
-    "examine",
-    "explain",
     "generate",
     "load",
     "referee",
-    "report",
     "train",
     "verify",
 ]
 
 
-_OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
-_SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
-_in_python = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"}, unaffected)
 _of_training = in_python(
     {"allow_equal_splits"}, {"resume": "mode='resume'", "overwrite": "mode='overwrite'"}, unaffected
 )
-compress, decompress = _in_python(codec.compress), _in_python(codec.decompress)
-generate, verify = _in_python(generation.generate), _in_python(proving.verify)
+compress, decompress = takes_options(codec.compress), takes_options(codec.decompress)
+generate, verify = takes_options(generation.generate), takes_options(proving.verify)
 
 
 @_of_training
@@ -166,12 +143,7 @@ def train(
     )
 
 
-def _is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
-    """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
-    return isinstance(model, LanguageModel) and tokenizer is None
-
-
-@_in_python
+@takes_options
 @checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     """Return the model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
@@ -213,7 +185,7 @@ def evaluate(
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Result[EvaluationFigures]: ...
-@_in_python
+@takes_options
 @checked()
 def evaluate(
     model: Path | str | Run | nn.Module,
@@ -259,7 +231,7 @@ def evaluate(
     return evaluation.evaluate(source, progress=progress, text=requested, **options)
 
 
-@_in_python
+@takes_options
 @checked()
 def audit(
     model: Path | str | Run | nn.Module | Reader,
@@ -292,8 +264,8 @@ def audit(
         True
         >>> print(bs.audit(MyReader(model), token_ids).failures)
     """
-    if isinstance(model, Reader) or _is_alone(model, tokenizer):
-        return _audit_in_memory(model, text, progress, options)
+    if isinstance(model, Reader) or is_alone(model, tokenizer):
+        return audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
         raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
     requested = EvalOptions.build(None, text=own_text(text), **plain_options(options))
@@ -302,7 +274,7 @@ def audit(
     return evaluation.audit_reader(setup, progress)[1].record()
 
 
-@_in_python
+@takes_options
 @checked()
 def referee(
     predictor: Any = None,
@@ -351,206 +323,3 @@ def referee(
     if isinstance(predictor, LanguageModel):
         predictor = StaticReader(predictor)
     return refereeing.referee(predictor, opened, requested, process=process, name=name, progress=progress)
-
-
-@_in_python
-@checked()
-def examine(
-    model: Path | str | list[Path | str] | tuple[Path | str, ...] | Run | nn.Module | Reader | Scorer,
-    corpus: Path | str | Dataset | np.ndarray | None = None,
-    experiment: str = "truncate",
-    *,
-    text: str | Path | BinaryIO | None = None,
-    tokenizer: Any = None,
-    name: str | None = None,
-    ranks: ProcessGroup | None = None,
-    progress: ProgressCallback | None = None,
-    **options: Any,
-) -> ExaminationResult:
-    """Run an experiment of the context laboratory: what a model makes of its context (docs/context.md).
-
-    Args:
-        model: A run's folder, or several that differ in their seed; `hf:PATH_OR_NAME`; a causal language model of
-            transformers with its `tokenizer`; or a model, a reader or anything with `score` in memory.
-        corpus: None for a run's own corpus (`split="valid"`), or a text file. For a model of Hugging Face the name or path
-            of a corpus. For a model in memory a prepared corpus, its name, or token ids (N,).
-        experiment: `truncate`, `shuffle`, `reverse`, `drop`, `replace`, ... (`backstory ls experiments`).
-        text: A text of your own in place of a split, as for `evaluate`.
-        tokenizer: The tokenizer of a model of transformers.
-        name: What results call a model in memory.
-        ranks: Processes that share the work, as `torchrun` starts them.
-        progress: Called with the tokens read so far and all tokens.
-        options: The flags of `backstory examine` with underscores: `targets`, `maximum_context` (tokens), `by`, `reader`,
-            `out`, ... (`ExamineOptions`).
-
-    Returns:
-        The result, with `.figures`, `.to_frame()` (a row per condition), `.table()`, `.plot(path)` and `.save(folder)`.
-
-    Raises UserError.
-
-    Example:
-        >>> result = bs.examine("runs/demo", experiment="truncate", targets=1000)
-        >>> print(result.figures.effective_context.context)  # tokens
-    """
-    process: dict[str, Any] = {"ranks": ranks, "progress": progress}
-    if isinstance(model, list | tuple):
-        if not all(isinstance(run, str | Path) for run in model):
-            raise TypeError("several models must be named by the folders of their runs")
-        check_one_text(corpus, text)
-        own = path_or_none(corpus) if text is None else own_text(text)
-        return examine_runs(model, examine_options(experiment, options), text=own, **process)
-    if isinstance(model, str | Path | Run | nn.Module) and not _is_alone(model, tokenizer):
-        source, requested = open_model(model, tokenizer, name, options), own_text(text)
-        check_one_text(corpus, text)
-        if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
-            options["corpus"] = str(path_or_none(corpus))
-        elif corpus is not None:
-            refuse_name(corpus)
-            requested = path_or_none(corpus)
-        return examine_run(source, examine_options(experiment, options), text=requested, **process)
-    if text is not None:
-        raise UserError("a model in memory is examined on token ids or a prepared corpus; give it as corpus")
-    if corpus is None:
-        raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
-    requested = examine_options(experiment, options)
-    text_config = TextConfig(corpus=str(corpus), field=requested.field or TextConfig().field)
-    dataset = prepare(text_config) if isinstance(corpus, str | Path) else corpus
-    subject: Any = model
-    return examine_model(subject, dataset, requested, name=name or "model", **process)
-
-
-@_in_python
-@checked()
-def explain(
-    run: Path | str | Run | nn.Module,
-    name: str = "surprisal",
-    *,
-    text: str | Path | BinaryIO | None = None,
-    tokenizer: Any = None,
-    progress: ProgressCallback | None = None,
-    **options: Any,
-) -> Result[ExplanationFigures] | Result[ComparisonFigures]:
-    """Explain a passage word by word, or with `reading` compare readers along a text (`bs.compare`).
-
-    Args:
-        run: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
-        name: `surprisal`, `cache`, `buffer`, `memory` or `reading` (`backstory ls explanations`).
-        text: A text of your own in place of a split, as for `evaluate`.
-        tokenizer: The tokenizer of a model of transformers.
-        progress: Called with the tokens read so far and all tokens.
-        options: The flags of `backstory explain` with underscores: `split`, `at` (the token where the passage begins),
-            `words`, `against`, `top`, `out`, ... (`ExplainOptions`, `CompareOptions`).
-
-    Returns:
-        The result; `.to_frame()` has a row per word. It is written to `out`, by default into the run.
-
-    Raises UserError.
-
-    Example:
-        >>> bs.explain("runs/demo", "surprisal", at=5000, words=40).to_frame()
-    """
-    loading = {} if options.get("against") else options  # else they may be of the model that it is compared with
-    source, requested = open_model(run, tokenizer, None, loading), own_text(text)
-    if name == "reading":
-        return compare_readers(source, CompareOptions.of(**plain_options(options)), text=requested, progress=progress)
-    return explain_passage(source, name, ExplainOptions.of(**plain_options(options)), text=requested, progress=progress)
-
-
-@_in_python
-@checked()
-def compare(
-    run: Path | str | Run | nn.Module,
-    reader: str | Sequence[str],
-    against: str | Path | Sequence[str | Path] = "static",
-    *,
-    text: str | Path | BinaryIO | None = None,
-    tokenizer: Any = None,
-    progress: ProgressCallback | None = None,
-    **options: Any,
-) -> Result[ComparisonFigures]:
-    """Compare readers, or runs, along a stretch of text: the gain in nats per token, with its 95% interval.
-
-    Args:
-        run: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
-        reader: How it is read: `static`, `cache`, `dynamic+cache`, ... (`backstory ls readers`).
-        against: What it is compared with: another reader of the same run, the folder of another run, or several of these.
-        text: A text of your own in place of a split, as for `evaluate`.
-        tokenizer: The tokenizer of a model of transformers.
-        progress: Called with the tokens read so far and all tokens.
-        options: The flags of `backstory explain reading` with underscores: `split`, `at`, `tokens`, `block`, `out`, ...
-            (`CompareOptions`).
-
-    Returns:
-        The result: `.figures.comparisons` has a gain for each pair, above zero where `reader` does better; `.to_frame()` a
-        row per reader. It is written to `out`, by default into the run.
-
-    Raises UserError.
-
-    Example:
-        >>> result = bs.compare("runs/demo", "cache", against="static")
-        >>> print(result.figures.comparisons[0].gain)  # nats per token
-    """
-    others = [against] if isinstance(against, str | Path) else against
-    if isinstance(reader, str) and os.path.isdir(reader):
-        raise UserError(
-            f"{reader} is a folder, not a reader; to compare with another run: 'static', against={reader!r}"
-        )
-    if isinstance(reader, str) and is_elsewhere(reader):
-        raise UserError(
-            f"{reader} is a model, not a reader; to compare with another model: 'static', against={reader!r}"
-        )
-    readers = (reader,) if isinstance(reader, str) else tuple(reader)
-    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **plain_options(options))
-    return compare_readers(open_model(run, tokenizer), requested, text=own_text(text), progress=progress)
-
-
-@_in_python
-@checked()
-def report(
-    runs: Path | str | Sequence[Path | str],
-    out: Path | str,
-    overwrite: bool = False,
-    figures: Path | str | None = None,
-) -> None:
-    """Write one self-contained page of the results in run folders.
-
-    Args:
-        runs: The folder of a run, a folder that holds several, or a list of these.
-        out: The page. One of ours that is there is replaced.
-        overwrite: Replace any other file too.
-        figures: A folder for every figure, as PDF, SVG and PNG.
-
-    Raises UserError.
-
-    Example:
-        >>> bs.report(["runs/a", "runs/b"], "report.html")
-    """
-    folders = [runs] if isinstance(runs, str | Path) else runs
-    write(reported_runs(map(Path, folders)), Path(out), overwrite, published_examinations(),
-          None if figures is None else Path(figures))  # fmt: skip
-
-
-_IN_MEMORY = ("split", "batch_size", "audit_places", "audit_seed")
-"""Options of an audit that mean something for a model in memory."""
-
-
-def _audit_in_memory(
-    model: Reader | LanguageModel, text: object, progress: ProgressCallback | None, options: Mapping[str, Any]
-) -> AuditRecord:
-    """Audit a reader, or the static reader of a model, on token ids or a split of a prepared corpus."""
-    reader = StaticReader(model) if isinstance(model, LanguageModel) else model
-    requested, usual = EvalOptions.build(None, **options), EvalOptions()
-    requested.check()
-    if idle := next((n for n in options if n not in _IN_MEMORY and getattr(requested, n) != getattr(usual, n)), None):
-        raise UserError(f"{idle} works with runs only; leave it out, and give the reader itself to audit another")
-    if isinstance(text, Dataset):
-        check_name(requested.split, text.splits, "split")
-        ids, start = text.splits[requested.split].ids, text.vocabulary.start
-    elif isinstance(text, np.ndarray) and text.ndim == 1 and len(text) and np.issubdtype(text.dtype, np.integer):
-        ids, start = text, int(text[0])
-    else:
-        raise UserError(
-            f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {described(text)}; "
-            "`vocabulary.encode(text)` gives ids"
-        )
-    return evaluation.audit_ids(reader, ids, start, requested, progress)[1].record()

@@ -4,8 +4,9 @@ import io
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from torch import nn
@@ -14,15 +15,24 @@ from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
 from backstory.config.examination_options import ExamineOptions
-from backstory.config.options import LoadOptions
+from backstory.config.explanation_options import CompareOptions, ExplainOptions
+from backstory.config.options import EvalOptions, LoadOptions
+from backstory.config.python_names import in_python
+from backstory.config.referee_options import RefereeOptions
 from backstory.config.schema import SPLITS
 from backstory.context import EXPERIMENTS
 from backstory.data import Vocabulary
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.models import LanguageModel
+from backstory.models.devices import unaffected
 from backstory.readers import READERS
 from backstory.runs.model_in_memory import model_in_memory
 from backstory.runs.run import Run
+
+_OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
+_SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}
+takes_options = in_python(_SWITCHES | {"allow_equal_splits"}, {"set": "overrides", "text.field": "field"}, unaffected)
+"""Decorator of the functions that take the flags of their verb as arguments."""
 
 
 def open_model(
@@ -57,6 +67,11 @@ def open_model(
 
 
 _FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
+
+
+def is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
+    """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
+    return isinstance(model, LanguageModel) and tokenizer is None
 
 
 def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
