@@ -24,7 +24,7 @@ from backstory.config import UserError
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.readers import StaticReader
-from backstory.readers.adaptive_counts import CountedText, CountedTexts, Smoothing
+from backstory.readers.adaptive_counts import AdaptivePrediction, CountedText, CountedTexts, Smoothing
 from backstory.readers.counting import CountingReader, CountingScorer, Counts, FixedNgrams, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts
 from backstory.readers.registry import configure, parse_stack
@@ -129,6 +129,36 @@ def test_a_place_follows_from_what_was_read_alone(data: st.DataObject, counted: 
         straight.move(place)
         assert (texts.at(place).distribution() == straight.distribution()).all()
         assert len(texts._texts) <= texts.most
+
+
+@settings(max_examples=several(30, 200), deadline=None)
+@given(st.data())
+def test_rows_grow_as_concatenated_arrays_do(data: st.DataObject) -> None:
+    """A reader that looks ahead, reads on and goes back predicts, from its growing rows, as one that copies them does."""
+    counts, drawn = ppm_counts(PPMSettings(2), 3), st.integers(0, 2)
+    counts.start(1)
+    held: list[tuple[AdaptivePrediction, np.ndarray]] = []
+    naive, snapshots = np.empty(0, np.int32), []
+    for _ in range(data.draw(st.integers(1, 12))):
+        block = np.array([data.draw(st.lists(drawn, min_size=1, max_size=4))], np.int32)
+        prediction = counts.predict(torch.from_numpy(block).long())
+        last = None if not len(naive) else max(naive[-1], ~naive[-1])
+        lead = [] if last == block[0, 0] else [~block[0, 0]]
+        held.append((prediction, np.array([*naive, *lead, *block[0, 1:]], np.int32)))
+        if data.draw(st.booleans()):  # else only a look
+            as_read = data.draw(st.booleans())
+            targets = [*block[0, 1:], data.draw(drawn)] if as_read else data.draw(st.lists(drawn, max_size=5))
+            counts.observe(torch.tensor([targets], dtype=torch.long))
+            naive = np.array([*naive, *lead, *targets], np.int32)
+            snapshots.append((counts.snapshot(), naive))
+        if snapshots and data.draw(st.booleans()):
+            snapshot, naive = data.draw(st.sampled_from(snapshots))
+            counts.restore(snapshot)
+    for prediction, codes in data.draw(st.permutations(held)):
+        assert prediction.codes[0].tolist() == codes.tolist()
+        straight = CountedText(3, 2, counts._texts.smoothing)
+        straight.move(codes)
+        np.testing.assert_allclose(prediction.log_probs()[0, -1].exp(), straight.distribution(), rtol=1e-5)
 
 
 @given(texts.filter(len), st.integers(1, 79), st.booleans())

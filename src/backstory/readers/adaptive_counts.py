@@ -105,6 +105,8 @@ class CountedText:
         self._kinds = [int((self.unigrams == i).sum()) for i in (1, 2)]
         self._distinct, self._total = int((self.unigrams > 0).sum()), int(self.unigrams.sum())
         self._codes = np.empty(0, np.int32)
+        self._source: np.ndarray | None = None
+        self._known = 0  # codes that are known to be those that the source begins with
         self._words: list[int] = []
         self._reach: list[int] = []
         # A context with one follower of count 1, as most are, holds that word alone.
@@ -116,8 +118,9 @@ class CountedText:
     def common(self, codes: np.ndarray) -> int:
         """Return how many codes (N,) this text begins with."""
         size = min(len(self), len(codes))
-        differ = self._codes[:size] != codes[:size]
-        return int(differ.argmax()) if differ.any() else size
+        # Rows of codes are part of a longer array, in which nothing changes that was handed out (`_Row`).
+        start = min(self._known, size) if codes.base is not None and codes.base is self._source else 0
+        return _first_difference(self._codes[:size], codes[:size], start)
 
     def move(self, codes: np.ndarray) -> None:
         """Make the text one of these codes (N,)."""
@@ -126,6 +129,7 @@ class CountedText:
             self._take_back()
         for code in codes[same:].tolist():
             self.append(code)
+        self._source, self._known = codes.base, len(codes)
 
     def append(self, code: int) -> None:
         """Move on by one code."""
@@ -143,6 +147,7 @@ class CountedText:
         """Move back by one code."""
         word = self._words.pop()
         self._reach.pop()
+        self._known = min(self._known, len(self))
         if self._codes[len(self)] >= 0:
             self._change(word, -1)
 
@@ -263,6 +268,17 @@ class CountedText:
         return p
 
 
+def _first_difference(one: np.ndarray, other: np.ndarray, start: int) -> int:
+    """Return where two rows (N,) that are equal up to `start` differ first; N if nowhere."""
+    step = 256  # other texts differ early, so that little is compared of most
+    while start < len(one):
+        differ = one[start : start + step] != other[start : start + step]
+        if differ.any():
+            return start + int(differ.argmax())
+        start, step = start + step, 2 * step
+    return len(one)
+
+
 def _arrays(counts: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
     size = len(counts)
     return np.fromiter(counts.keys(), np.int64, size), np.fromiter(counts.values(), np.int64, size)
@@ -370,25 +386,56 @@ def log_tensor(p: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(np.log(p).astype(np.float32)).to(device)
 
 
+class _Row:
+    """Codes of a text that grows, in one array with room for more.
+
+    What was handed out stays as it is, as predictions hold it: codes that contradict it go to another array.
+    """
+
+    def __init__(self, codes: np.ndarray) -> None:
+        self._array, self._length, self._written = codes.astype(np.int32), len(codes), len(codes)
+
+    @property
+    def codes(self) -> np.ndarray:
+        """(N,)"""
+        return self._array[: self._length]
+
+    def followed_by(self, more: np.ndarray) -> np.ndarray:
+        """Return the codes and some more (M,), of which the row takes none."""
+        end = self._length + len(more)
+        shared = slice(self._length, min(self._written, end))
+        if end > len(self._array) or (self._array[shared] != more[: shared.stop - shared.start]).any():
+            array = np.empty(max(256, 2 * end), np.int32)
+            array[: self._length] = self.codes
+            self._array, self._written = array, self._length
+        self._array[self._length : end] = more
+        self._written = max(self._written, end)
+        return self._array[:end]
+
+    def extend(self, more: np.ndarray) -> None:
+        """Take more codes (M,)."""
+        self._length = len(self.followed_by(more))
+
+
 class AdaptiveCounts:
     """Counts of B texts that are read block by block."""
 
     def __init__(self, texts: CountedTexts) -> None:
         self._texts = texts
-        self._codes: list[np.ndarray] = []
+        self._rows: list[_Row] = []
         self._lead: list[np.ndarray] = []
 
     def start(self, batch_size: int) -> None:
         """Begin `batch_size` texts."""
         self._texts.most = batch_size + 2
-        self._hold([np.empty(0, np.int32)] * batch_size)
+        self._hold([_Row(np.empty(0, np.int32)) for _ in range(batch_size)])
 
     def predict(self, tokens: Tensor) -> AdaptivePrediction:
         """Return the prediction at each position of the block tokens (B, T)."""
         inputs = tokens.cpu().numpy().astype(np.int32)
         # The first token was counted when it was a target, unless the text begins with it or goes on with another.
-        self._lead = [_lead(codes, first) for codes, first in zip(self._codes, inputs[:, 0], strict=True)]
-        rows = [np.concatenate([*before, row[1:]]) for before, row in zip(self._before(), inputs, strict=True)]
+        self._lead = [_lead(row.codes, first) for row, first in zip(self._rows, inputs[:, 0], strict=True)]
+        rows = [row.followed_by(more) for row, more in self._after_lead(inputs[:, 1:])]
         known = torch.tensor([len(codes) for codes in rows], device=tokens.device)[:, None] - tokens.shape[1]
         steps = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
         of = torch.arange(len(tokens), device=tokens.device)[:, None].expand(tokens.shape)
@@ -396,20 +443,23 @@ class AdaptiveCounts:
 
     def observe(self, targets: Tensor) -> None:
         """Take the targets (B, T) of the block as read."""
-        rows = zip(self._before(), targets.cpu().numpy().astype(np.int32), strict=True)
-        self._hold([np.concatenate([*before, row]) for before, row in rows])
+        for row, more in self._after_lead(targets.cpu().numpy().astype(np.int32)):
+            row.extend(more)
+        self._hold(self._rows)
 
-    def _hold(self, codes: list[np.ndarray]) -> None:
-        self._codes, self._lead = codes, [np.empty(0, np.int32)] * len(codes)
+    def _hold(self, rows: list[_Row]) -> None:
+        self._rows, self._lead = rows, [np.empty(0, np.int32)] * len(rows)
 
-    def _before(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        return list(zip(self._codes, self._lead, strict=True))
+    def _after_lead(self, codes: np.ndarray) -> list[tuple[_Row, np.ndarray]]:
+        """Return each row with the codes (B, M) that go on with it, behind its lead."""
+        each = zip(self._rows, self._lead, codes, strict=True)
+        return [(row, np.concatenate([lead, more])) for row, lead, more in each]
 
     def snapshot(self) -> list[Tensor]:
-        return [torch.from_numpy(codes.copy()) for codes in self._codes]
+        return [torch.from_numpy(row.codes.copy()) for row in self._rows]
 
     def restore(self, snapshot: list[Tensor]) -> None:
-        self._hold([codes.cpu().numpy().copy() for codes in snapshot])
+        self._hold([_Row(codes.cpu().numpy()) for codes in snapshot])
 
 
 def _lead(codes: np.ndarray, first: np.integer) -> np.ndarray:
