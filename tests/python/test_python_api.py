@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.data import Dataset
+from backstory.models import Activations, LanguageModel, Softmax, build_model
 from backstory.readers import StaticReader
 
 TEXT = "ann saw the tea and bob sold more oil\ndora took the jam and carl found more ink\n" * 12
@@ -124,6 +125,39 @@ def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path
         bs.evaluate(model, **own)
     with pytest.raises(UserError, match=r"knows \d+ types and the vocabulary has \d+; give the vocabulary"):
         bs.evaluate(model, TEXT, tokenizer=dataclasses.replace(vocabulary, words=vocabulary.words[:-1]))
+
+
+class Bigram(LanguageModel):
+    """A model of one's own that has nothing beyond the contract."""
+
+    def __init__(self, types: int) -> None:
+        super().__init__()
+        self.table, self.output = torch.nn.Embedding(types, 5), torch.nn.Linear(5, types)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.output.out_features
+
+    def start(self, batch_size: int) -> tuple[()]:
+        return ()
+
+    def forward(self, tokens: torch.Tensor, state: tuple[()]) -> tuple[Softmax, tuple[()]]:
+        hidden = self.table(tokens)
+        activations = Activations(hidden, (hidden,), hidden, hidden, hidden)
+        return Softmax(activations, hidden, self.output.weight, self.output.bias), state
+
+
+def test_a_model_of_one_s_own_is_evaluated_by_the_contract_alone(tiny_run: Path) -> None:
+    _, vocabulary = bs.load(tiny_run)
+    figures = bs.evaluate(Bigram(len(vocabulary)), TEXT, tokenizer=vocabulary).figures
+    assert figures.audit.passed and figures.policy is None and 0 < figures.nats_per_token < math.inf
+
+
+def test_the_gate_of_a_model_in_memory_is_reported(tiny_run: Path) -> None:
+    _, vocabulary = bs.load(tiny_run)
+    config = ModelConfig(EmbeddingConfig(7), LSTMConfig(hidden=9), buffer=SpanBufferConfig(size=16))
+    figures = bs.evaluate(build_model(config, len(vocabulary)), TEXT, tokenizer=vocabulary).figures
+    assert figures.policy is not None and 0 < figures.policy.mean_lambda < 1
 
 
 def test_a_report_on_a_folder_of_runs_is_on_each_of_them(tiny_run: Path, tmp_path: Path) -> None:

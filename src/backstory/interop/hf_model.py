@@ -266,8 +266,6 @@ class HuggingFaceModel(LanguageModel):
     depend on how the text is cut into blocks.
     """
 
-    gated = dual = None
-
     def __init__(self, causal: nn.Module) -> None:
         """Takes the output layer out of the model, which is then no longer usable by itself. Raises UserError."""
         super().__init__()

@@ -17,7 +17,7 @@ from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
-from backstory.models import Interpolation, Precision, Prediction
+from backstory.models import ComposedModel, Interpolation, Precision, Prediction
 from backstory.results.evaluation_record import PolicyRecord
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -58,10 +58,10 @@ class GateStatistics(Metric):
 
     @classmethod
     def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
-        config = setup.run.config
-        if setup.run.model.gated is None or config is None:
+        model = setup.run.model
+        if not isinstance(model, ComposedModel) or model.gated is None:  # no other kind of model has a gate
             return None
-        return cls(setup.reader.precision, setup.run.model.gated.config.gate.reward)
+        return cls(setup.reader.precision, model.gated.config.gate.reward)
 
     @torch.no_grad()
     def update(self, scored: ScoredBlock) -> None:
