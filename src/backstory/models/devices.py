@@ -77,15 +77,26 @@ def choose_precision(precision: str, device: torch.device) -> Precision:
     return Precision(torch.float32, "the processor has no native bfloat16")
 
 
+def exact_float32() -> None:
+    """Let products of float32 be products of float32 in this process from now on, whatever it asked of PyTorch before.
+
+    By default recurrent and convolutional layers on a GPU take TF32, of 10 bits, and read a text differently in blocks of
+    different length. Other models of the process are exact then too, and may be slower on a GPU; it may choose again after
+    reading.
+    """
+    # PyTorch's older setting comes first: where it disagrees with the others, PyTorch refuses to tell it.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("highest")
+
+
 @checked()
 def choose_device(name: str) -> torch.device:
     """Resolve `auto`, `cpu`, `cuda` or `cuda:N`, which becomes CUDA's current device.
 
-    Raises UserError for a device that is not there.
+    Float32 is exact from then on (`exact_float32`). Raises UserError for a device that is not there.
     """
-    # float32 means float32: recurrent layers on a GPU would take TF32, of 10 bits, and read a text differently in blocks
-    # of different length.
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    exact_float32()
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -16,6 +16,7 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.models import LanguageModel, Precision, Prediction, State, clone
+from backstory.models.devices import exact_float32
 
 BLOCK = 256
 """Tokens of a row that are predicted at once, unless the reader says otherwise."""
@@ -127,6 +128,7 @@ class StaticReader(Reader):
 
     @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
+        exact_float32()
         self.model = model
         self.precision = precision or Precision(torch.float32, "the default for reading")
         self.capabilities = ReaderCapabilities(block_invariant=model.capabilities.exact_state)

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from backstory.config import UserError
 from backstory.models import LanguageModel
+from backstory.models.devices import exact_float32
 from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient, FactoredGradients
 
 CHUNK = 1 << 16
@@ -60,6 +61,7 @@ class MovingWeights:
     """
 
     def __init__(self, model: LanguageModel, moving: str = "all") -> None:
+        exact_float32()
         self._loaded, self._moving = model, moving
         source = _add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
         self.names = moving_names(source, moving)
