@@ -21,7 +21,8 @@ from tiers import fast_then_full, several
 import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings
-from backstory.evaluation import read
+from backstory.evaluation import predictor_process, read
+from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.evaluation.predictors import ReaderPredictor
 from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
@@ -385,6 +386,21 @@ def test_a_process_that_fails_is_said_in_a_line(name: str, tmp_path: Path) -> No
     with pytest.raises(UserError, match=message) as error:
         bs.referee(process=command, text=b_text(tmp_path), timeout=timeout)
     assert "\n" not in str(error.value)
+
+
+def test_an_answer_may_come_in_pieces_and_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process writes its second answer with the first; what is after a line is the beginning of the next."""
+    monkeypatch.setattr(predictor_process, "PIECE", 7)
+    body = (
+        "if 'start' in request: print(json.dumps({}), json.dumps({'log_probs': [[-0.25, -1.5]]}), sep='\\n', flush=True)\n"
+        "    elif 'observe' in request: print('{}', flush=True)"
+    )
+    spoken = ProcessPredictor(process(tmp_path / "p.py", ANSWER.format(body=body)), types=2)
+    try:
+        assert spoken.predict(np.zeros(1, np.int64)) == [[-0.25, -1.5]]
+        spoken.observe(np.zeros(1, np.int64))
+    finally:
+        spoken.close()
 
 
 def test_a_predictor_whose_attributes_fail_is_said_in_a_line(tmp_path: Path) -> None:

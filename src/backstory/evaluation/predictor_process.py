@@ -120,7 +120,9 @@ class ProcessPredictor:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         deadline = time.monotonic() + self._timeout
-        while request or b"\n" not in self._read:
+        # The answer is put together once: a table may be hundreds of megabytes.
+        pieces, size, ended = [self._read], len(self._read), b"\n" in self._read
+        while request or not ended:
             left = deadline - time.monotonic()
             readable, writable, _ = select.select([stdout], [stdin] if request else [], [], max(0.0, left))
             if left <= 0 and not readable and not writable:
@@ -134,10 +136,11 @@ class ProcessPredictor:
                     request = b""
             if readable:
                 piece = os.read(stdout.fileno(), PIECE)
-                self._read += piece
-                if not piece or (b"\n" not in self._read and len(self._read) >= longest):
+                pieces.append(piece)
+                size, ended = size + len(piece), ended or b"\n" in piece
+                if not piece or (not ended and size >= longest):
                     break
-        line, newline, self._read = self._read.partition(b"\n")
+        line, newline, self._read = b"".join(pieces).partition(b"\n")
         return line[:longest] if len(line) >= longest else line + newline
 
     def _last_words(self) -> str:
