@@ -23,8 +23,11 @@ import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.evaluation import read
+from backstory.evaluation.audit import copied
 from backstory.readers import StaticReader
 from backstory.readers.adaptive_counts import AdaptivePrediction, CountedText, CountedTexts, Smoothing
+
+from backstory.readers.adaptive_counts import AdaptiveCounts, CountedText, CountedTexts, Smoothing
 from backstory.readers.counting import CountingReader, CountingScorer, Counts, FixedNgrams, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts
 from backstory.readers.registry import configure, parse_stack
@@ -159,6 +162,43 @@ def test_rows_grow_as_concatenated_arrays_do(data: st.DataObject) -> None:
         straight = CountedText(3, 2, counts._texts.smoothing)
         straight.move(codes)
         np.testing.assert_allclose(prediction.log_probs()[0, -1].exp(), straight.distribution(), rtol=1e-5)
+
+
+def adaptive(counted: bool) -> CountingReader:
+    """A reader that counts while it reads, beginning with n-grams or with nothing."""
+    static = StaticReader(lstm())
+    if not counted:
+        return CountingReader(static, PPMSettings(order=3), ppm_counts(PPMSettings(order=3), TYPES))
+    settings = NgramSettings(order=3, online=True)
+    return CountingReader(static, settings, ngram_counts_of(count_ngrams(words(60, 5), TYPES, FIRST, 3), settings))
+
+
+def read_step(reader: CountingReader, ids: np.ndarray) -> torch.Tensor:
+    """Read a piece of a text (T,) and return the distributions (1, T, V)."""
+    tokens = torch.from_numpy(ids.astype(np.int64))[None]
+    table = reader.predict(tokens).log_probs()
+    reader.observe(tokens.roll(-1, 1))
+    return table
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) -> None:
+    """A copy as the audit makes it, and a fork, go on with other words than the reader that they came from."""
+    begun, one = words(40, 1), adaptive(counted)
+    later = [words(20, seed).reshape(2, 10) for seed in (2, 3, 4)]
+    one.start(1)
+    read_step(one, begun)
+    readers = [one, copied(one), one.fork()]
+    assert isinstance(one.counts, AdaptiveCounts)
+    assert all(other.counts._texts is one.counts._texts for other in readers)
+    # In turns, so that each moves the shared counts away from where the others are.
+    found = [[read_step(reader, text[part]) for reader, text in zip(readers, later, strict=True)] for part in (0, 1)]
+    for number, text in enumerate(later):
+        alone = adaptive(counted)
+        alone.start(1)
+        read_step(alone, begun)
+        for part in (0, 1):
+            assert torch.equal(found[part][number], read_step(alone, text[part]))
 
 
 @given(texts.filter(len), st.integers(1, 79), st.booleans())

@@ -305,6 +305,9 @@ class CountedTexts:
         self._texts: list[CountedText] = []
         """The one used last is the last."""
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "CountedTexts":
+        return self  # a copy of a reader shares it too: what it says of a place depends on nothing but the place
+
     def at(self, codes: np.ndarray) -> CountedText:
         """Return a text that is at the end of these codes (N,), until the next call."""
         steps = [len(text) + len(codes) - 2 * text.common(codes) for text in self._texts]
