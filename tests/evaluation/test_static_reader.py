@@ -129,6 +129,16 @@ def test_the_mode_comes_back_after_an_error(model: ComposedModel) -> None:
     assert model.training and torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("frozen", ["embedding", "core", ""])
+def test_parts_that_were_frozen_stay_so(model: ComposedModel, reader: StaticReader, frozen: str) -> None:
+    model.train()
+    model.get_submodule(frozen).eval()
+    model.head.train()
+    modes = [part.training for part in model.modules()]
+    reader.predict(block(0))
+    assert True in modes and False in modes and [part.training for part in model.modules()] == modes
+
+
 def test_bfloat16_reads_near_float32(model: ComposedModel, reader: StaticReader) -> None:
     short = StaticReader(model, Precision(torch.bfloat16, ""))
     short.start(2)

@@ -110,15 +110,16 @@ class Reader(ABC):
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Set the model to evaluation mode for the block, without gradients."""
-    training = model.training
+    """Set the model to evaluation mode for the block, without gradients; then every part is in its own mode again."""
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        if training:
-            model.train()
+        for part, training in modes:  # a module comes before its parts, some of which may be frozen
+            if part.training != training:
+                part.train(training)
 
 
 class StaticReader(Reader):
