@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,16 @@ def test_a_rare_cheat_is_caught_where_there_are_cuts_enough(
     audit = Audit(3, 3, seed=1, cuts=256)
     read(cheat(small_lstm), stream(3 * 256), 0, block=256, observer=audit)
     assert not audit.report.checks["causal"]
+
+
+@pytest.mark.parametrize(("cuts", "tried"), [(None, 4), (1, 1), (9, 9)])
+def test_a_number_of_cuts_that_is_given_holds_for_a_model_that_rereads_too(
+    cuts: int | None, tried: int, model: ComposedModel, stream: Stream
+) -> None:
+    model.capabilities = replace(model.capabilities, rereads=True)
+    audit = Audit(2, 1, seed=1, cuts=cuts)
+    read(StaticReader(model), stream(2 * 32), 0, block=32, observer=audit)
+    assert audit.report.passed and audit.report.cuts == tried + 1  # one is altered after
 
 
 def test_a_look_at_one_position_in_twenty_is_caught_with_the_usual_cuts(

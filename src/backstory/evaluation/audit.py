@@ -27,7 +27,7 @@ PER_CUT = 300
 FEWEST_CUTS, MOST_CUTS = 16, 64
 """Limits of the cuts of a place."""
 REREADING_CUTS = 4
-"""Cuts of a place if the model reads everything before a piece again."""
+"""Cuts of a place, unless a number is given, if the model reads everything before a piece again."""
 
 
 def system_seed() -> int:
@@ -167,10 +167,12 @@ class Audit:
                 self._fail("one_pass", "a reader that starts again does not forget what it has read")
 
     def _cuts_of(self, reader: Reader) -> int:
+        if self._cuts is not None:
+            return self._cuts
         if reader.model.capabilities.rereads:
             return REREADING_CUTS
         steps = self._blocks * self._size
-        return self._cuts or min(MOST_CUTS, max(FEWEST_CUTS, steps // (PER_CUT * self._places)))
+        return min(MOST_CUTS, max(FEWEST_CUTS, steps // (PER_CUT * self._places)))
 
     def _fail(self, check: str, message: str) -> None:
         self.report.checks[check] = False
