@@ -204,6 +204,18 @@ def test_training_lowers_the_loss_of_what_it_reads() -> None:
     assert after < before - 0.05  # a text that repeats itself wants larger steps than it was given
 
 
+def test_training_begins_with_the_numbers_of_its_seed_and_takes_none_of_the_caller() -> None:
+    model, ids = lstm(), text(60)
+    training = MetaTraining(steps=2, every=2, stream=20, streams=1, sample=2, learning_rate=1e-30, seed=3)
+    before = torch.get_rng_state()
+    learned = train_gates(model, statistics(model), ids, 0, BASE, GateSettings(), training)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(3)
+    begun = GateNetwork(GateSettings(), len(list(model.parameters())))
+    for name in ("weight", "loss", "bias"):  # so small a rate moves only what is 0
+        assert torch.equal(getattr(learned.network, name), getattr(begun, name))
+
+
 def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> None:
     model = lstm()
     learned, found, ids = gates(model, size=0.4), statistics(model), text(80)

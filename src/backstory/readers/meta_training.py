@@ -129,9 +129,11 @@ def train_gates(
     segment, length = base.segment, min(training.stream, len(ids) - 1)
     if length < segment * training.every:
         raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
-    torch.manual_seed(training.seed)
     random = np.random.default_rng(training.seed)
-    network = GateNetwork(gates, len(MovingWeights(model, base.moving).names)).to(next(model.parameters()).device)
+    tensors = len(MovingWeights(model, base.moving).names)
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the caller go on as they would have
+        torch.default_generator.manual_seed(training.seed)
+        network = GateNetwork(gates, tensors).to(next(model.parameters()).device)
     record = to_dict(training) | {"tokens": 0}
     spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
     learned = Learned(network, base, spread, record)
