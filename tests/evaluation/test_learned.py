@@ -14,6 +14,7 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxCo
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
+from backstory.readers import meta_training
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import Features, GateNetwork, LearnedReader, Workspace, load_learned, save_learned
 from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_segments, train_gates
@@ -214,6 +215,21 @@ def test_training_begins_with_the_numbers_of_its_seed_and_takes_none_of_the_call
     begun = GateNetwork(GateSettings(), len(list(model.parameters())))
     for name in ("weight", "loss", "bias"):  # so small a rate moves only what is 0
         assert torch.equal(getattr(learned.network, name), getattr(begun, name))
+
+
+def test_a_stream_may_begin_at_any_place_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, begun = lstm(), text(10), []
+    read_on = meta_training.read_segments
+
+    def noted(reader: LearnedReader, ids: np.ndarray, first: int, start: int, segments: int) -> None:
+        if isinstance(reader, Recording):
+            begun.append(start)
+        read_on(reader, ids, first, start, segments)
+
+    monkeypatch.setattr(meta_training, "read_segments", noted)
+    training = MetaTraining(steps=2, every=2, stream=8, streams=12, sample=2)
+    train_gates(model, statistics(model), ids, 0, BASE, GateSettings(), training)
+    assert set(begun) == {0, 1, 2}  # of 10 tokens, 8 at a time
 
 
 def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> None:

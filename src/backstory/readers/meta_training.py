@@ -145,7 +145,7 @@ def train_gates(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
     done = 0
     for _ in range(training.streams):
-        begin = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
+        begin = int(random.integers(0, len(ids) - length, endpoint=True))
         offset = int(random.integers(0, training.sample))
         reader.unrolled = follow(reader.weights, offset, training.sample, training.steps)
         reader.start(1)
