@@ -1,5 +1,6 @@
 """The meta-learner: untrained it is dynamic evaluation, its gradient is the whole graph's, and training lowers the loss."""
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from backstory.models import ComposedModel, detach
 from backstory.readers import meta_training
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import Features, GateNetwork, LearnedReader, Workspace, load_learned, save_learned
-from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_segments, train_gates
+from backstory.readers.meta_training import (
+    Recording,
+    SpreadReader,
+    backward,
+    follow,
+    measure_spread,
+    read_segments,
+    train_gates,
+)
+from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
@@ -105,7 +115,7 @@ def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:
     """An untied embedding has no gradient but for the words of the segment."""
     config = ModelConfig(EmbeddingConfig(7), LSTMConfig(layers=2, hidden=9), SoftmaxConfig(tied=False))
     model = lively(config)
-    mean, deviation = measure_spread(DynamicEvaluation(model, BASE, statistics(model)), text(200), 0)
+    mean, deviation = measure_spread(SpreadReader(model, BASE, statistics(model)), text(200), 0)
     assert -12 < mean < 5 and 0.3 < deviation < 5
     found = statistics(model)
     assert read(LearnedReader(model, gates(model), found), text(60), 0).nats == pytest.approx(
@@ -230,6 +240,22 @@ def test_a_stream_may_begin_at_any_place_where_it_fits(monkeypatch: pytest.Monke
     training = MetaTraining(steps=2, every=2, stream=8, streams=12, sample=2)
     train_gates(model, statistics(model), ids, 0, BASE, GateSettings(), training)
     assert set(begun) == {0, 1, 2}  # of 10 tokens, 8 at a time
+
+
+def test_the_model_is_copied_for_one_reader_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to measure the gradients, and once to train: each takes about three times the model's memory."""
+    model, alive, most = lstm(), weakref.WeakSet[MovingWeights](), []
+    found, begin = statistics(model), MovingWeights.__init__
+
+    def counted(self: MovingWeights, *arguments: Any) -> None:
+        alive.add(self)
+        most.append(len(alive))
+        begin(self, *arguments)
+
+    monkeypatch.setattr(MovingWeights, "__init__", counted)
+    training = MetaTraining(steps=2, every=2, stream=20, streams=1, sample=2)
+    train_gates(model, found, text(60), 0, BASE, GateSettings(), training)
+    assert most == [1, 1]
 
 
 def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> None:

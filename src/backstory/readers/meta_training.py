@@ -130,12 +130,13 @@ def train_gates(
     if length < segment * training.every:
         raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
     random = np.random.default_rng(training.seed)
-    tensors = len(MovingWeights(model, base.moving).names)
+    measuring = SpreadReader(model, base, statistics, precision)
     with torch.random.fork_rng(devices=[]):  # the random numbers of the caller go on as they would have
         torch.default_generator.manual_seed(training.seed)
-        network = GateNetwork(gates, tensors).to(next(model.parameters()).device)
+        network = GateNetwork(gates, len(measuring.weights.names)).to(next(model.parameters()).device)
     record = to_dict(training) | {"tokens": 0}
-    spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
+    spread = measure_spread(measuring, ids, first)
+    del measuring  # weights that move take several times the memory of the model
     learned = Learned(network, base, spread, record)
     reader = Recording(model, learned, statistics, precision)
     parameters = list(network.parameters())
@@ -181,7 +182,7 @@ def read_segments(reader: DynamicEvaluation, ids: np.ndarray, first: int, start:
         reader.observe(piece[:, 1:])
 
 
-class _SpreadReader(DynamicEvaluation):
+class SpreadReader(DynamicEvaluation):
     """Dynamic evaluation that measures the logs of its gradients."""
 
     def start(self, batch_size: int) -> None:
@@ -204,9 +205,8 @@ class _SpreadReader(DynamicEvaluation):
         super().learn(loss, gradients)
 
 
-def measure_spread(reader: DynamicEvaluation, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
+def measure_spread(reader: SpreadReader, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
     """Return the mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
-    reader = _SpreadReader(reader.model, reader.settings, reader.statistics, reader.precision)
     reader.start(1)
     read_segments(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
     means, variances = (torch.stack(values) for values in zip(*reader.moments, strict=True))
