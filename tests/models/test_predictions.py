@@ -31,6 +31,12 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+def test_a_prediction_is_equal_to_itself_alone(prediction: Prediction, request: pytest.FixtureRequest) -> None:
+    """Tensors have no one answer to whether they are equal."""
+    other = PREDICTIONS[request.node.callspec.params["prediction"]](BATCH, TIME)
+    assert prediction == prediction and prediction != other and len({prediction, other}) == 2
+
+
 def test_sums_to_one(prediction: Prediction) -> None:
     actual = prediction.log_probs()
     assert actual.shape == (BATCH, TIME, TYPES)

@@ -234,7 +234,7 @@ class Finish:
             self.body.last_hidden_state = self.output.output = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finished(Prediction):
     """softmax(f(output layer(hidden))), f being what the model does to its logits."""
 

@@ -21,7 +21,7 @@ from backstory.models.kernels.linear_log_prob import CHUNK, ScoredTargets, linea
 from backstory.models.state import check_device, check_ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Activations:
     """Activations that produced a prediction; regularizers, caches and buffers read them. B batch, T time."""
 
@@ -65,7 +65,7 @@ def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = No
         check_ids(name, index, size, log_probs, tuple(getattr(rows, "shape", ())))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction(ABC):
     """A belief over the next token at each of (B, T) positions, over V types."""
 
@@ -118,7 +118,7 @@ class Prediction(ABC):
         return self.activations and self.activations.select(rows, times)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Softmax(Prediction):
     """softmax(hidden weight^T + bias)."""
 
@@ -128,7 +128,7 @@ class Softmax(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
-    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False, compare=False)
+    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         log_prob = _linear_log_prob(self, self.hidden, targets.flatten())
@@ -161,7 +161,7 @@ class Softmax(Prediction):
         return replace(self, hidden=self.hidden / temperature, bias=bias)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixtureOfSoftmaxes(Prediction):
     """sum_k prior_k softmax(latent_k weight^T + bias) (Yang et al. 2018), summed in log space."""
 
@@ -173,7 +173,7 @@ class MixtureOfSoftmaxes(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
-    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False, compare=False)
+    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return torch.logsumexp(self.log_prior + self._expert_log_prob(targets), 2)
@@ -206,7 +206,7 @@ class MixtureOfSoftmaxes(Prediction):
         return replace(self, activations=self._selected(rows, times), latents=latents, log_prior=prior)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pointer(Prediction):
     """Attention weights of earlier positions, summed by the word at each; log 0 for every other word."""
 
@@ -236,7 +236,7 @@ class Pointer(Prediction):
         return self.weights.amax(2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Interpolation(Prediction):
     """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(gate_logits / temperature); interpolations nest."""
 
@@ -271,7 +271,7 @@ class Interpolation(Prediction):
         return {"p": self.p, "q": self.q, "gate_logits": self.gate_logits, "temperature": self.temperature}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tempered(Prediction):
     """Another prediction to the power 1 / temperature, normalised again."""
 

@@ -333,7 +333,7 @@ class ByLength(Prediction):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AdaptivePrediction(ByLength):
     """Predictions of a text's counts at places in a block of it, computed when they are used."""
 

@@ -98,7 +98,7 @@ class CountingReader(Reader):
         return self._facts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NgramPrediction(ByLength):
     """The distribution of n-grams after the contexts at each position."""
 

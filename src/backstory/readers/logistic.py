@@ -26,7 +26,7 @@ LENGTHS = 12
 SETS = {"none": 1, "entropy": len(EDGES) + 1, "length": LENGTHS + 1}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TablePrediction(Prediction):
     """Log-probabilities of all words."""
 

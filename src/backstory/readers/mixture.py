@@ -32,7 +32,7 @@ PRODUCT = {"share": (0.02, 0.1), "rate": (0.1, 0.25, 1.0), "step": (1e-3, 2e-3, 
 """Values that are tried with `domain=logistic`, where each takes whole distributions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightedMixture(Prediction):
     """sum_k v_k p_k of K predictions."""
 
