@@ -123,6 +123,8 @@ def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path
     assert model.training and bs.evaluate(model, TEXT, tokenizer=vocabulary).name == "ComposedModel"
     with pytest.raises(UserError, match="mine brings no corpus of its own"):
         bs.evaluate(model, **own)
+    with pytest.raises(UserError, match=r"^ComposedModel has no span buffer"):
+        bs.explain(model, "buffer", text=TEXT, tokenizer=vocabulary)
     with pytest.raises(UserError, match=r"knows \d+ types and the vocabulary has \d+; give the vocabulary"):
         bs.evaluate(model, TEXT, tokenizer=dataclasses.replace(vocabulary, words=vocabulary.words[:-1]))
 

@@ -257,7 +257,7 @@ def save_learned(folder: Path, name: str, weights: str, learned: Learned) -> Pat
     return write_checkpoint(folder, learned_name(name), {NAME: parameters(learned.network)}, {NAME: document})
 
 
-def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
+def load_learned(folder: Path, name: str, weights: str, run: Path | str) -> Learned:
     """Load a meta-learner from a folder of readers' files.
 
     Raises UserError if there is none of this name, or it is for other `weights` (their hash).
@@ -302,7 +302,7 @@ def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
 def _build(context: BuildContext, settings: LearnedSettings) -> LearnedReader:
     run = context.run
     run.check_as_trained("meta-learners are")
-    learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.folder)
+    learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.argument)
     statistics = context.statistics(learned.base.moving)
     return LearnedReader(run.model, learned, statistics, context.precision, settings)
 

@@ -244,5 +244,5 @@ def _saved_settings(run: Run, name: str, renewed: bool) -> dict[str, Any] | None
     if document["weights"] != run.weights_hash:
         if renewed:
             return None
-        raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")
+        raise UserError(f"{path} was tuned for other weights than {run.argument} has now; remove it, or tune again")
     return document

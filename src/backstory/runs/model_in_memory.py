@@ -39,6 +39,11 @@ class ModelElsewhere(Run):
         return self.called
 
     @property
+    def argument(self) -> str:
+        """What it is called: no command takes it, and its folder in the cache says nothing to anyone."""
+        return self.called
+
+    @property
     def results(self) -> None:
         return None
 
