@@ -1,6 +1,7 @@
 """Mixtures of readers against a plain loop in float64: weights follow from the words before, and what is off stays off."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,23 @@ def test_it_equals_a_plain_loop(length: int, share: float, rate: float, block: i
     read(reader, ids, FIRST, block=block, each=note)
     assert found == pytest.approx(expected, rel=2e-4)
     torch.testing.assert_close(torch.cat(sums, 1), torch.ones(1, length, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_a_single_token_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target is not known when it is predicted, so there is nothing to score before it was observed."""
+    reader, targets, scored = MixtureReader(stack(), MixtureSettings()), torch.tensor([[3], [5]]), []
+    scores_of = MixtureReader.scores_of
+
+    def noted(self: MixtureReader, experts: Any, of: torch.Tensor) -> np.ndarray:
+        scored.append(of)
+        return scores_of(self, experts, of)
+
+    monkeypatch.setattr(MixtureReader, "scores_of", noted)
+    reader.start(2)
+    reader.predict(torch.tensor([[1], [2]]))
+    assert not scored
+    reader.observe(targets)
+    assert len(scored) == 1 and scored[0] is targets
 
 
 @settings(max_examples=several(6, 20), deadline=None)

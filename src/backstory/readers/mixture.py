@@ -110,7 +110,8 @@ class MixtureReader(Reader):
         on = taking_part(shares)
         # The targets that are known already; the last position's is not, and nothing depends on it here.
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
-        scores = self.scores_of(experts, following)
+        single = tokens.shape[1] == 1
+        scores = np.zeros((len(tokens), 1, len(experts))) if single else self.scores_of(experts, following)
         weights, _ = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
         linear = WeightedMixture(
             predictions[0].activations, experts, _tensor(_log(weights), tokens.device), predictions[0]
@@ -131,7 +132,7 @@ class MixtureReader(Reader):
         if self._pending is not None:
             following, experts, on, scores, factors, mixed = vars(self._pending).values()
             known = torch.equal(following[:, :-1], targets[:, :-1])
-            if known:
+            if known and targets.shape[1] > 1:
                 rows = torch.arange(len(targets), device=targets.device)
                 last = tuple(expert.select(rows, torch.full_like(rows, targets.shape[1] - 1)) for expert in experts)
                 scores = np.concatenate([scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
