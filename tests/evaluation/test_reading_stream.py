@@ -1,7 +1,10 @@
 """Reading a stream once: every token is scored, once, from the state that it should be."""
 
 import math
+import weakref
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import backstory as bs
 from backstory.evaluation import Block, block_count, blocks, read
+from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
 from backstory.models import ComposedModel, Prediction
 from backstory.readers import StaticReader
 from backstory.readers.base import places_of
@@ -162,3 +167,38 @@ def test_a_uniform_model_scores_the_size_of_its_vocabulary(small_lstm: ComposedM
             parameter.zero_()
     reading = read(StaticReader(small_lstm), stream(30), FIRST, batch_size=2)
     assert reading.nats == pytest.approx(math.log(small_lstm.vocabulary_size), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        None,
+        {"reader": "dynamic:rule=sgd,rate=0.01", "split": "test", "after": "valid"},
+        {"reader": "cache", "text": "ann saw the tea\n" * 5, "each_line": True},
+    ],
+)
+def test_a_block_s_prediction_is_gone_when_the_next_is_predicted(
+    evaluation: dict[str, Any] | None,
+    tiny_run: Path,
+    tmp_path: Path,
+    model: ComposedModel,
+    stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two blocks of activations would take twice the memory of one."""
+    made: list[weakref.ref[Prediction]] = []
+    score = StreamReading.score
+
+    def noted(self: StreamReading, block: Block) -> ScoredBlock:
+        assert all(prediction() is None for prediction in made)
+        scored = score(self, block)
+        made.append(weakref.ref(scored.prediction))
+        return scored
+
+    monkeypatch.setattr(StreamReading, "score", noted)
+    monkeypatch.setattr("backstory.readers.base.BLOCK", 16)
+    if evaluation is None:
+        read(StaticReader(model), stream(60), FIRST, block=7, each=lambda *scored: None)
+    else:
+        bs.evaluate(tiny_run, out=tmp_path / "result", **evaluation)
+    assert len(made) > 2

@@ -1,6 +1,7 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,18 +83,17 @@ def evaluate(
     )
     with checkpoint:
         if options.after is not None:
-            for _ in checkpoint.read("after", reader, before, start, batch_size=batch_size):
-                pass
+            deque(checkpoint.read("after", reader, before, start, batch_size=batch_size), maxlen=0)
         reset = options.after is None
         with metrics:
             for scored in checkpoint.read(
                 "text", reader, setup.split.ids, start, batch_size=batch_size, audit=audit, reset=reset
             ):
                 metrics.update(scored)
+                del scored  # its activations would take their memory while the next block is predicted
         if adapted:
             static = StaticReader(setup.run.model, reader.precision)
-            for _ in checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size):
-                pass
+            deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
         facts = checkpoint.facts.get("text")
         figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap, facts)
         if options.proof is not None:
@@ -161,6 +161,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
                 scored = one.score(block)
                 if name == "text":
                     metrics.update(scored)
+                del scored
                 one.observe(block)
                 if progress is not None:
                     progress(earlier + one.position.tokens, len(passes) * len(split.ids))

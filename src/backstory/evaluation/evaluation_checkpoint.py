@@ -115,6 +115,7 @@ class EvaluationCheckpoint:
             if self.progress is not None:
                 self.progress(self._tokens, self.total)
             yield scored
+            del scored  # its activations would take their memory while the next block is predicted
             stream.observe(block)
             self._save_if_due(name, stream)
         self.readings[name], self.facts[name] = stream.result(), [layer.facts() for layer in reader.stack()]

@@ -151,6 +151,7 @@ def read(
         scored = stream.score(piece)
         if each is not None:
             each(*scored)
+        del scored  # its activations would take their memory while the next block is predicted
         stream.observe(piece)
         if passed is not None:
             passed(stream.position)
