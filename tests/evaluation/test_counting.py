@@ -201,6 +201,21 @@ def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) ->
             assert torch.equal(found[part][number], read_step(alone, text[part]))
 
 
+@pytest.mark.parametrize("online", [False, True])
+def test_the_same_targets_are_looked_up_once(online: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measure that asks for what the reader scored costs nothing."""
+    counts = ngram_counts_of(count_ngrams(words(60, 5), TYPES, FIRST, 3), NgramSettings(order=3, online=online))
+    counts.start(1)
+    prediction, targets = counts.predict(torch.tensor([[1, 2, 3]])), torch.tensor([[2, 3, 1]])
+    with torch.no_grad():
+        expected = prediction.log_prob(targets)
+        others = prediction.log_probs().roll(-1, 2).gather(2, targets[..., None])[..., 0]
+        monkeypatch.setattr(NgramCounts if not online else CountedText, "probability", None)
+        assert torch.equal(prediction.log_prob(targets.clone()), expected)
+        monkeypatch.undo()
+        torch.testing.assert_close(prediction.log_prob((targets + 1) % TYPES), others)
+
+
 @given(texts.filter(len), st.integers(1, 79), st.booleans())
 @settings(max_examples=several(10, 50), deadline=None)
 def test_later_words_change_nothing(ids: np.ndarray, cut: int, online: bool) -> None:

@@ -15,6 +15,7 @@ from backstory.config import UserError
 from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.context.scorer import ReaderScorer
 from backstory.evaluation import Audit, block_count, read
+from backstory.interop.hf_model import Finish, Finished, OutputLayer
 from backstory.models import LanguageModel, clone, flatten, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
@@ -232,3 +233,27 @@ def test_a_model_of_hardly_any_positions_is_refused(length: int) -> None:
     ):
         foreign.wrapped("GPT2", TYPES, n_positions=length)
     assert foreign.wrapped("GPT2", TYPES, n_positions=3).capabilities.maximum_length == 3
+
+
+def test_finished_logits_are_scored_once_for_the_same_targets() -> None:
+    """Every scoring runs the output layer, and the model's own code behind it."""
+    output, rows = OutputLayer(torch.nn.Linear(5, 7)), []
+
+    class Capped(Finish):
+        """Logits between -3 and 3."""
+
+        def __init__(self) -> None:
+            self.output = output
+
+        def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+            rows.append(len(hidden))
+            return 3 * torch.tanh(output.layer(hidden))
+
+    prediction, targets = Finished(None, torch.randn(2, 3, 5), Capped()), torch.randint(7, (2, 3))
+    with torch.no_grad():
+        expected = prediction.log_probs().gather(2, targets[..., None])[..., 0]
+        assert len(rows) == 1
+        for _ in range(3):
+            torch.testing.assert_close(prediction.log_prob(targets), expected)
+        assert len(rows) == 2
+    assert prediction.log_prob(targets).requires_grad and len(rows) == 3

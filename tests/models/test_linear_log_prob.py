@@ -157,6 +157,23 @@ def test_learning_from_scored_targets_needs_no_logits(mixture: bool, products: l
     torch.testing.assert_close(scored.weight.grad, fresh.weight.grad)
 
 
+def test_a_tempered_mixture_is_scored_once(products: list[int]) -> None:
+    prediction, targets = Tempered(None, predicted(mixture=True), 2.0), torch.randint(TYPES, (2, 3))
+    learned = prediction.log_prob(targets)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        first = prediction.log_prob(targets)
+        expected = first.clone()
+        first += 1  # what is returned is the caller's
+        patch.setattr(MixtureOfSoftmaxes, "log_probs", None)
+        assert torch.equal(prediction.log_prob(targets.clone()), expected)
+        with pytest.raises(TypeError):
+            prediction.log_prob((targets + 1) % TYPES)
+        with pytest.raises(TypeError), torch.autocast("cpu", torch.bfloat16):
+            prediction.log_prob(targets)
+    torch.testing.assert_close(learned.detach(), expected)
+    assert learned.requires_grad and prediction.log_prob(targets).requires_grad
+
+
 def test_a_selection_of_a_scored_prediction_is_scored_by_itself() -> None:
     prediction, targets = predicted(mixture=False), torch.randint(TYPES, (2, 3))
     with torch.no_grad():

@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from backstory.config import UserError
 from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
 from backstory.models.kernels.linear_log_prob import CHUNK
+from backstory.models.prediction import scored_once
 
 Path = tuple[str, ...]
 
@@ -242,6 +243,7 @@ class Finished(Prediction):
     """(B, T, D)"""
     finish: Finish
 
+    @scored_once
     def log_prob(self, targets: Tensor) -> Tensor:
         rows = max(1, CHUNK // self.finish.output.weight.shape[0])
         pairs = zip(self.hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)

@@ -8,8 +8,10 @@ own output weights.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,8 @@ from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import CHUNK, ScoredTargets, linear_log_prob
 from backstory.models.state import check_device, check_ids
+
+P = TypeVar("P", bound="Prediction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +69,33 @@ def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = No
         check_ids(name, index, size, log_probs, tuple(getattr(rows, "shape", ())))
 
 
+def scored_once(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tensor], Tensor]:
+    """Decorate a `log_prob`: without gradients, the same targets under the same autocast are not computed again.
+
+    A reader and what measures it ask for the same scores. With gradients they are always computed.
+    """
+
+    @wraps(log_prob)
+    def once(prediction: P, targets: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return log_prob(prediction, targets)
+        scored, kind = prediction.scored, targets.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        if not scored.know(targets, dtype):
+            scored.keep(targets, dtype, log_prob(prediction, targets), None)
+        assert scored.log_prob is not None
+        return scored.log_prob.clone()  # what is kept is not the caller's to change
+
+    return once
+
+
 @dataclass(frozen=True, eq=False)
 class Prediction(ABC):
     """A belief over the next token at each of (B, T) positions, over V types."""
 
     activations: Activations | None = field(repr=False)
+    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
+    """What was scored last, for softmaxes and for kinds whose `log_prob` is `scored_once`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -128,7 +154,6 @@ class Softmax(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
-    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         log_prob = _linear_log_prob(self, self.hidden, targets.flatten())
@@ -173,7 +198,6 @@ class MixtureOfSoftmaxes(Prediction):
     """(V, D)"""
     bias: Tensor | None
     """(V,)"""
-    scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return torch.logsumexp(self.log_prior + self._expert_log_prob(targets), 2)
@@ -278,6 +302,7 @@ class Tempered(Prediction):
     inner: Prediction
     temperature: float
 
+    @scored_once
     def log_prob(self, targets: Tensor) -> Tensor:
         if self.temperature == 1:
             return self.inner.log_prob(targets)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.models import Prediction
+from backstory.models.prediction import scored_once
 from backstory.readers.ngram_counts import NgramCounts
 
 Context = tuple[int, ...]
@@ -345,6 +346,7 @@ class AdaptivePrediction(ByLength):
     rows: Tensor
     """(B, T) int64: the row of the block."""
 
+    @scored_once
     def log_prob(self, targets: Tensor) -> Tensor:
         words, p = targets.flatten().tolist(), np.empty(targets.numel())
         for index, text in self._visit():

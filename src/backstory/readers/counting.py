@@ -17,6 +17,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction
+from backstory.models.prediction import scored_once
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import BuildContext, ReaderKind, joined
@@ -106,6 +107,7 @@ class NgramPrediction(ByLength):
     contexts: Tensor
     """(B, T, order - 1) int64: the id of the context of each length, from 1; NOTHING where it was never counted."""
 
+    @scored_once
     def log_prob(self, targets: Tensor) -> Tensor:
         p = self.counts.probability(self._flat(), targets.flatten().cpu().numpy())
         return log_tensor(p, targets.device).view(targets.shape)
