@@ -38,7 +38,7 @@ class LineReading(StreamReading):
         super().__init__(reader, split.ids, first, batch_size=batch_size, observer=observer, reset=False)
         self.spans = np.array(list(split.spans()))
         self.batches = line_batches(self.lengths, batch_size)
-        self.nats = np.zeros(len(self.spans))
+        self.line_nats = np.zeros(len(self.spans))
         """Nats of each line, of those that were read."""
         self._lines = self.batches[0]
 
@@ -77,7 +77,7 @@ class LineReading(StreamReading):
     def score(self, block: Block) -> ScoredBlock:
         scored = super().score(block)
         nats = torch.where(block.scored, -scored.log_prob.double(), 0.0)
-        self.nats[self._lines] += nats.sum(1).cpu().numpy()
+        self.line_nats[self._lines] += nats.sum(1).cpu().numpy()
         return scored
 
 
@@ -98,6 +98,8 @@ def write_lines(path: Path, split: Split, lines: TextLines, reading: LineReading
     with text_file(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         writer = csv.writer(file, "excel-tab", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        for number, tokens, nats in zip(split.titles, reading.lengths.tolist(), reading.nats.tolist(), strict=True):
+        for number, tokens, nats in zip(
+            split.titles, reading.lengths.tolist(), reading.line_nats.tolist(), strict=True
+        ):
             text = lines.texts[int(number)].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             writer.writerow((int(number), tokens, rounded(nats), rounded(perplexity(nats / tokens)), text))

@@ -85,7 +85,8 @@ class StreamReading:
         self.batch_size, self.block, self.rows = min(batch_size, len(ids)), block or reader.block, rows
         self.position = position or Position()
         self._started = time.perf_counter() - self.position.seconds
-        self._nats, self._tokens = self.position.nats, self.position.tokens
+        self.nats, self.tokens = self.position.nats, self.position.tokens
+        """Sum of the nats of all tokens scored so far, and their number."""
         if reset and position is None:
             reader.start(len(range(self.batch_size)[rows]))
 
@@ -103,10 +104,10 @@ class StreamReading:
         with self.reader.precision.context(block.tokens.device):
             log_prob = prediction.log_prob(block.targets)
         scores = log_prob.double()[block.scored]
-        self._nats, self._tokens = self._nats - scores.sum().item(), self._tokens + scores.numel()
-        if not math.isfinite(self._nats):
+        self.nats, self.tokens = self.nats - scores.sum().item(), self.tokens + scores.numel()
+        if not math.isfinite(self.nats):
             raise NonFiniteError(
-                f"the score of block {block.index} is {self._nats} nats: the weights or a step of the reader broke down"
+                f"the score of block {block.index} is {self.nats} nats: the weights or a step of the reader broke down"
             )
         if self.observer is not None:
             self.observer.after(block, log_prob)
@@ -116,12 +117,12 @@ class StreamReading:
     def observe(self, block: Block) -> None:
         """Let the reader learn from a block that was scored."""
         self.reader.observe(block.targets)
-        self.position = Position(block.index + 1, self._nats, self._tokens, time.perf_counter() - self._started)
+        self.position = Position(block.index + 1, self.nats, self.tokens, time.perf_counter() - self._started)
 
     def result(self) -> Reading:
         """Return the score of what was read."""
         seconds = time.perf_counter() - self._started
-        return Reading(self._nats / self._tokens, self._tokens, self.batch_size, seconds)
+        return Reading(self.nats / self.tokens, self.tokens, self.batch_size, seconds)
 
 
 @checked(first=0, batch_size=1, block=1)

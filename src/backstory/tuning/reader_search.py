@@ -96,24 +96,24 @@ class EarlyStoppedSearch:
 
     def _read(self, settings: Any) -> Trial:
         stream = StreamReading(self.build(settings), self.ids, self.first)
-        nats, tokens, at_marks = 0.0, 0, []
+        at_marks: list[float] = []
         try:
             for block in stream.remaining():
-                log_prob = stream.score(block).log_prob
-                nats, tokens = nats - log_prob.double().sum().item(), tokens + block.tokens.numel()
-                while len(at_marks) < len(self.marks) and tokens >= self.marks[len(at_marks)]:
-                    at_marks.append(nats / tokens)
-                    if at_marks[-1] > self.best[len(at_marks) - 1] + MARGIN:
-                        return Trial(self.record(settings), nats / tokens, tokens)
+                stream.score(block)
+                mean = stream.nats / stream.tokens
+                while len(at_marks) < len(self.marks) and stream.tokens >= self.marks[len(at_marks)]:
+                    at_marks.append(mean)
+                    if mean > self.best[len(at_marks) - 1] + MARGIN:
+                        return Trial(self.record(settings), mean, stream.tokens)
                 stream.observe(block)
         except NonFiniteError:
-            return Trial(self.record(settings), None, tokens)
-        mean = stream.result().nats
+            return Trial(self.record(settings), None, stream.position.tokens)
+        mean = stream.nats / stream.tokens
         if mean > BROKEN_DOWN:
-            return Trial(self.record(settings), None, tokens)
+            return Trial(self.record(settings), None, stream.tokens)
         if mean < self.nats:
             self.nats, self.best = mean, at_marks
-        return Trial(self.record(settings), mean, tokens)
+        return Trial(self.record(settings), mean, stream.tokens)
 
     def tuned(self) -> Tuned:
         """Return the best of all. Raises UserError if every reading broke down."""
