@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from copying import Copying
 import backstory as bs
 from backstory.config import UserError
 from backstory.config.options import EvalOptions
-from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine
+from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, experiment_run, measure
 from backstory.context.experiments import CONTEXTS
+from backstory.context.scorer import WordScorer
 from backstory.data import prepare
 from backstory.evaluation import Block, evaluate, read
 from backstory.evaluation.opening import open_evaluation
@@ -54,6 +56,28 @@ def examination(distance: int, maximum_context: int = 100, **changes: Any) -> Ex
     model, ids = Copying(TYPES, distance), repeating(distance)
     settings = {"targets": 150, "maximum_context": maximum_context} | changes
     return Examination(ids, baseline(model, ids), ReaderScorer(StaticReader(model, FLOAT32)), **settings)
+
+
+@pytest.mark.parametrize("of_words", [False, True])
+def test_a_gpu_scores_more_contexts_at_a_time(of_words: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it waits for the next few; the scorer cuts them into batches that fit its memory."""
+    asked: list[int] = []
+
+    def score(self: object, contexts: Any, targets: np.ndarray, progress: Any = None) -> np.ndarray:
+        asked.append(len(targets))
+        return np.full(len(targets), -1.0)
+
+    monkeypatch.setattr(WordScorer if of_words else ReaderScorer, "score", score)
+    monkeypatch.setattr(experiment_run, "GPU_PIECE", 100)
+    for kind, sizes in (("cpu", {64, 22}), ("cuda", {100, 50})):
+        on = examination(5)
+        scorer: Any = on.scorer
+        scorer.device = torch.device(kind)
+        if of_words:
+            on = replace(on, scorer=WordScorer(scorer, [np.array([word]) for word in range(TYPES)]))
+        asked.clear()
+        measure("truncate", on)
+        assert set(asked) == sizes  # of 150 targets
 
 
 class Noting:

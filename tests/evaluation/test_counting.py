@@ -25,9 +25,13 @@ from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.evaluation.audit import copied
 from backstory.readers import StaticReader
-from backstory.readers.adaptive_counts import AdaptivePrediction, CountedText, CountedTexts, Smoothing
-
-from backstory.readers.adaptive_counts import AdaptiveCounts, CountedText, CountedTexts, Smoothing
+from backstory.readers.adaptive_counts import (
+    AdaptiveCounts,
+    AdaptivePrediction,
+    CountedText,
+    CountedTexts,
+    Smoothing,
+)
 from backstory.readers.counting import CountingReader, CountingScorer, Counts, FixedNgrams, ngram_counts_of, ppm_counts
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts
 from backstory.readers.registry import configure, parse_stack

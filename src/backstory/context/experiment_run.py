@@ -20,11 +20,14 @@ from backstory.context.examination import (
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
 from backstory.context.losses import Losses, LossStore
 from backstory.context.result import Effects, figures
+from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 PIECE = 64
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop.
 
 Few enough that many processes share a sample evenly; 256 were no faster on one core."""
+GPU_PIECE = 1024
+"""The same on a GPU, which has more to do at once: as many rows as a scorer reads side by side where memory allows."""
 
 
 @checked()
@@ -129,6 +132,13 @@ def _check_fits(experiment: str, on: Examination) -> None:
         raise UserError(f"{experiment} needs part-of-speech tags, and the text has none; choose a tagger with --tagger")
 
 
+def piece_size(scorer: Scorer) -> int:
+    """Return how many targets are scored at a time. The scorer itself cuts them into batches that fit its memory."""
+    inner = scorer.scorer if isinstance(scorer, WordScorer) else scorer
+    on_gpu = isinstance(inner, ReaderScorer) and inner.device.type == "cuda"
+    return GPU_PIECE if on_gpu else PIECE
+
+
 class _Scoring:
     """Scores conditions, piece by piece, takes over what was stored, and reports the tokens that were read."""
 
@@ -227,11 +237,11 @@ class _Scoring:
         """Score the targets after perturbed contexts of `reach` tokens: nats (N,), and the contexts' mean length."""
         on, count = self.on, len(self.positions)
         nats, lengths = np.full(count, -np.inf), np.full(count, -np.inf)
-        before, key = self.done, zlib.crc32(name.encode())
-        for number, start in enumerate(range(0, count, PIECE)):
+        before, key, size = self.done, zlib.crc32(name.encode()), piece_size(on.scorer)
+        for number, start in enumerate(range(0, count, size)):
             if number % self.ranks.world != self.ranks.rank:
                 continue
-            piece = self.positions[start : start + PIECE]
+            piece = self.positions[start : start + size]
             targets, contexts = np.asarray(on.ids[piece]), []
             for position, target in zip(piece.tolist(), targets.tolist(), strict=True):
                 # A target's own generator: what was drawn for others changes nothing.
@@ -245,8 +255,8 @@ class _Scoring:
                 raise UserError(
                     f"the scorer gave scores of shape {scores.shape} for {len(targets)} targets; give one for each"
                 )
-            nats[start : start + PIECE] = -scores
-            lengths[start : start + PIECE] = [len(context) for context in contexts]
+            nats[start : start + size] = -scores
+            lengths[start : start + size] = [len(context) for context in contexts]
             self.advance(min(reach * len(piece) * self.ranks.world, before + reach * count - self.done))
         self.advance(before + reach * count - self.done)
         nats, lengths = self._combined(np.stack([nats, lengths]))
