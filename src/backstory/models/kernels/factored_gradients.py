@@ -26,7 +26,9 @@ class FactoredGradient:
 
     def add_product(self, left: Tensor, right: Tensor) -> None:
         """Add left^T right, of left (K, m) and right (K, n)."""
-        self._products.append((left.t().contiguous(), right))  # (m, K): rows that adjoin are multiplied faster
+        # Left as (m, K): rows that adjoin are multiplied faster. Right without the graph of the activations that it may be,
+        # which holds this collector: neither would ever be freed.
+        self._products.append((left.t().contiguous(), right.detach()))
 
     def add_rows(self, numbers: Tensor, rows: Tensor) -> None:
         """Add rows (K, n) to the rows with these numbers (K,)."""
