@@ -395,7 +395,7 @@ class ScoresOnlyTheGoldToken(NeuralCache):
     def predict(self, tokens: Tensor) -> Interpolation:
         blend = super().predict(tokens)
         assert isinstance(blend.q, Pointer)
-        return replace(blend, q=GoldMass(**vars(blend.q)))
+        return replace(blend, q=GoldMass(None, blend.q.weights, blend.q.words, blend.q.types))
 
 
 class OneWindowForAllRows(NeuralCache):

@@ -350,6 +350,8 @@ def test_what_a_core_keeps_beside_its_weights_is_saved_if_it_is_a_buffer(backsto
         "8",
         "--training.epochs",
         "1",
+        "--training.precision",
+        "float32",
     ]
     trained = backstory(folder, "train", "demo", *flags, "--corpus", str(corpus), "--out", "kept", "--json")
     read = backstory(

@@ -430,6 +430,11 @@ class AdaptiveCounts:
         self._rows: list[_Row] = []
         self._lead: list[np.ndarray] = []
 
+    def __copy__(self) -> "AdaptiveCounts":
+        other = AdaptiveCounts(self._texts)
+        other._rows, other._lead = [_Row(row.codes) for row in self._rows], list(self._lead)  # rows grow in place
+        return other
+
     def start(self, batch_size: int) -> None:
         """Begin `batch_size` texts."""
         self._texts.most = batch_size + 2

@@ -92,7 +92,7 @@ class CountingReader(Reader):
     def fork(self) -> Self:
         other = copy.copy(self)
         other.inner = self.inner.fork()
-        other.counts = copy.copy(self.counts)  # what they hold is replaced, never changed
+        other.counts = copy.copy(self.counts)
         return other
 
     def facts(self) -> dict[str, Any]:
