@@ -487,6 +487,10 @@ def configured(**changes: Any) -> Callable[[Path], None]:
             "code that comes with its weights",
         ),
         (configured(model_type="weird"), "cannot be loaded"),
+        (
+            configured(n_layer=1),
+            "has weights for layer 1 of transformer.h, and its settings ask for 1 (counted from 0)",
+        ),
         (configured(n_positions=7), "has weights of other sizes than its settings say; save the model again"),
     ],
 )
@@ -495,6 +499,22 @@ def test_folders_that_cannot_be_read(
 ) -> None:
     damage(broken)
     assert told in mistake(capsys, "evaluate", f"hf:{broken}", text)
+
+
+def test_layers_of_a_model_without_its_head_are_counted(broken: Path) -> None:
+    hf = pytest.importorskip("transformers")
+    hf.GPT2Model.from_pretrained(broken).save_pretrained(broken)
+    assert load(f"hf:{broken}").vocabulary
+    configured(n_layer=1)(broken)
+    with pytest.raises(UserError, match="has weights for layer 1 of h, and its settings ask for 1"):
+        load(f"hf:{broken}")
+
+
+def test_weights_that_are_not_used_are_named(broken: Path) -> None:
+    hf = pytest.importorskip("transformers")
+    hf.GPT2ForSequenceClassification.from_pretrained(broken).save_pretrained(broken)
+    with pytest.warns(UserWarning, match="has 1 tensor of weights that the model has no place for: score.weight"):
+        load(f"hf:{broken}")
 
 
 def test_an_encoder_is_refused(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

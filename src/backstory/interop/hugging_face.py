@@ -30,7 +30,7 @@ from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, need, weight_files
 from backstory.interop.hf_model import HuggingFaceModel
-from backstory.interop.model_checks import wrap
+from backstory.interop.model_checks import check_unused, wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.runs.model_in_memory import ModelElsewhere, unknown_corpus
 from backstory.storage.disk_cache import folder as cache_folder
@@ -279,6 +279,7 @@ def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **w
     lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if lost:
         raise UserError(f"{name} has no weights for {lost[0]}; give a complete model")
+    check_unused(causal, report["unexpected_keys"], name)
     path = cached_file(source, "tokenizer.json", **where, _raise_exceptions_for_missing_entries=False)
     if path is not None:
         from_file(Path(path))  # tried before transformers loads it

@@ -4,14 +4,16 @@ A short random text shows whether later tokens change what was predicted before,
 the model's own scores, and whether its cache gives what the whole text gives.
 """
 
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import UserError
+from backstory.config.errors import plural
 from backstory.interop.hf_model import Finish, HuggingFaceModel, Layout, Way, longest
 from backstory.models import LanguageModel
 
@@ -59,6 +61,35 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
             stacklevel=2,
         )
     return model
+
+
+def check_unused(causal: nn.Module, names: Iterable[str], name: str) -> None:
+    """Warn of weights in the files that the model has no place for; `names` are theirs.
+
+    Raises UserError if they are those of layers beyond the last that its settings have it built with.
+    """
+    unused = sorted(names)
+    if not unused:
+        return
+    layers: dict[str, int] = {}
+    for stack, number in filter(None, map(_layer, causal.state_dict())):
+        layers[stack] = max(layers.get(stack, 0), number + 1)
+    for stack, number in filter(None, map(_layer, unused)):
+        # The files of a model without its head leave out the first part of every name.
+        built = next((size for known, size in layers.items() if f".{known}".endswith(f".{stack}")), None)
+        if built is not None and number >= built:
+            raise UserError(
+                f"{name} has weights for layer {number} of {stack}, and its settings ask for {built} (counted from 0); "
+                "give the config.json that belongs to the weights"
+            )
+    count = f"{len(unused):,} {plural('tensor', len(unused))}"
+    warnings.warn(f"{name} has {count} of weights that the model has no place for: {unused[0]}", stacklevel=2)
+
+
+def _layer(weight: str) -> tuple[str, int] | None:
+    """Return the stack that a weight belongs to, and the number of its layer: the first in its name."""
+    match = re.match(r"(.+?)\.(\d+)\.", weight)
+    return None if match is None else (match[1], int(match[2]))
 
 
 def _text(causal: nn.Module) -> Tensor:
