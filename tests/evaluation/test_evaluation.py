@@ -89,7 +89,7 @@ def test_their_mean_is_the_result(precision: str, run: Path, tmp_path: Path) -> 
 
 def test_every_kind_of_file_says_the_same(run: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    text.write_bytes('say "no"\t- é,\n\n ann took\n'.encode())
+    text.write_bytes('say "no"\t- é,\n\n ann\r\r took\n'.encode())
     paths = [tmp_path / f"tokens{ending}" for ending in per_token.ENDINGS]
     for path in paths:
         bs.evaluate(run, text=text, per_token=path, allow_unknown=True)

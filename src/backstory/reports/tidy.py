@@ -1,6 +1,5 @@
 """The figures of runs as a tidy CSV: one row for each, with its interval, its text, and how it was measured."""
 
-import csv
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from backstory.results import (
     TrainingFigures,
 )
 from backstory.results.validation import is_number
+from backstory.storage.csv_rows import row_writer
 
 COLUMNS = (
     "run", "result", "split", "reader", "what", "metric", "value", "low", "high", "unit", "tokens", "audit", "stale",
@@ -42,11 +42,12 @@ Figure = tuple[str, str, Any, Any, Any]
 def tidy_csv(runs: Sequence[RunResults]) -> str:
     """Return every figure of the runs as a row; a cell without a value is empty."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    write = row_writer(text)
+    write(COLUMNS)
     for run in runs:
         for result in run.results:
-            writer.writerows(_rows(run.name, result))
+            for row in _rows(run.name, result):
+                write(row)
     return text.getvalue()
 
 

@@ -1,6 +1,5 @@
 """Per-token figures of a reading as a file: a line for every token, JSON or separated by tabs, optionally compressed."""
 
-import csv
 import gzip
 import io
 import json
@@ -21,6 +20,7 @@ from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.evaluation.token_scores import token_scores
 from backstory.models import Precision
 from backstory.storage.atomic import atomic_file, check_new, sweep_abandoned
+from backstory.storage.csv_rows import row_writer
 
 COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
 """The fields of a line (docs/results.md)."""
@@ -86,7 +86,7 @@ class PerToken(Metric):
                     json.dumps(dict(zip(COLUMNS, line, strict=True)), ensure_ascii=False) + "\n"
                 )
             else:
-                self._write = csv.writer(text, "excel-tab", lineterminator="\n").writerow
+                self._write = row_writer(text, "excel-tab")
                 self._write(COLUMNS)
             self._exit = stack.pop_all()
         return self
