@@ -13,6 +13,7 @@ from tiers import fast_then_full
 
 from backstory.cli.evaluate import describe, summary
 from backstory.config import RunConfig, formats, recipes
+from backstory.config.scores import format_score
 from backstory.evaluation import evaluate
 from backstory.reports.phrases import learning_caption
 from backstory.reports.phrases import summary as sentence
@@ -47,6 +48,26 @@ def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: 
 def test_scores_by_unit() -> None:
     assert formats.score(math.log(4), "character") == "2.000 bits per character"
     assert formats.score(math.log(98.14), "word") == "perplexity 98.1 per word"
+
+
+def test_a_perplexity_that_broke_down_is_above_a_million() -> None:
+    assert formats.score(700.0, "word") == format_score(700.0, "word") == "perplexity above 10⁶ per word"
+    assert formats.validation(1e300, "word") == "validation perplexity above 10⁶ per word"
+    assert formats.alone(1e300) == formats.perplexity(1e300) == "above 10⁶"
+    assert formats.perplexity(999_999.4) == "999,999" and formats.perplexity(math.nan) == "not finite"
+    assert formats.percent(1e300) == "above 10⁶%" and formats.percent(1204.0) == "1,204%"
+
+
+def test_no_line_of_a_reading_has_hundreds_of_digits(tiny_run: Path, tmp_path: Path) -> None:
+    result = evaluate(tiny_run, reader="cache", out=tmp_path / "out")
+    gains = tuple(
+        dataclasses.replace(score, perplexity=p) for score, p in zip(result.figures.gains, (9.0, 1e290), strict=True)
+    )
+    figures = dataclasses.replace(result.figures, perplexity=1e290, nats_per_token=668.0, gains=gains)
+    broken = dataclasses.replace(result, figures=figures)
+    told = describe(broken) + summary(broken)
+    assert "perplexity  above 10⁶ per word" in told and "cache       above 10⁶  above 10⁶%" in told
+    assert "perplexity above 10⁶ per word" in summary(broken) and max(map(len, told.split())) < 60
 
 
 @pytest.mark.parametrize("name", fast_then_full(["ptb-char-awd-lstm", "enwik8-awd-lstm"], ["ptb-char-awd-lstm"]))

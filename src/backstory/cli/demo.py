@@ -13,6 +13,7 @@ from backstory.cli import train
 from backstory.cli.command_line import announce, parse
 from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
 from backstory.config.formats import count, perplexity
+from backstory.config.scores import bounded
 from backstory.config.terminal import make_console, progress_bar
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _perplexity(name: str, figures: "EvaluationFigures") -> str:
     unknown = figures.unknown_among(figures.tokens).phrase()
     assert figures.audit is not None
     return (
-        f"  {name:<18}  perplexity {figures.perplexity:.2f} per {figures.unit} over {figures.tokens:,}"
+        f"  {name:<18}  perplexity {bounded(figures.perplexity)} per {figures.unit} over {figures.tokens:,}"
         f"{unknown and f' ({unknown})'}, audit {figures.audit.in_words()}"
     )
 
@@ -150,7 +151,9 @@ def _perplexity(name: str, figures: "EvaluationFigures") -> str:
 def _gains(results: Sequence["EvaluationFigures"]) -> str:
     """Return the gain of each memory over the same model without it, trained as long."""
     alone, cache, longer, buffer = (figures.perplexity for figures in results)
-    cached, buffered = (f"{100 * (ours / base - 1):+.1f}%" for ours, base in ((cache, alone), (buffer, longer)))
+    cached, buffered = (
+        f"{bounded(100 * (ours / base - 1), '+.1f')}%" for ours, base in ((cache, alone), (buffer, longer))
+    )
     return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 

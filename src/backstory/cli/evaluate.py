@@ -14,7 +14,7 @@ from backstory.config.formats import MISSING, alone
 from backstory.config.options import EvalOptions, options_in_words
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.schema import SPLITS
-from backstory.config.scores import IN_BITS, format_score
+from backstory.config.scores import IN_BITS, bounded, format_score
 from backstory.config.small_file import is_pipe
 from backstory.config.terminal import make_console, one_line, progress_bar
 
@@ -304,7 +304,7 @@ def describe(result: "Result[EvaluationFigures]", corpus: str | None = None) -> 
         if bits is not None and each != unit:
             more.append(f"{bits:.4f} bits per {each}")
     more += _spelled(figures)
-    perplexity = f"{figures.perplexity:.2f} per {unit}"
+    perplexity = f"{bounded(figures.perplexity)} per {unit}"
     head = f"perplexity  {perplexity}"
     if unit in IN_BITS:
         head, more[0] = f"bits        {figures.bits_per_token:.4f} per {unit}", f"perplexity {perplexity}"
@@ -344,13 +344,13 @@ def gate_lines(figures: "EvaluationFigures") -> list[str]:
     gate = figures.policy
     if gate is None:
         return []
-    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in gate.temperatures.items())
+    by_temperature = ", ".join(f"{bounded(p)} at {t}" for t, p in gate.temperatures.items())
     return [
         f"  gate        lambda {gate.mean_lambda:.3f} on average, 0.5 or more at {gate.utilization:.1%} of tokens; "
         f"q is better at {gate.win_share:.1%}",
         f"  parts       p alone {alone(gate.p_perplexity)}, q alone {alone(gate.q_perplexity)}, oracle "
-        f"{gate.oracle_perplexity:.2f}, best constant lambda here {gate.best_constant_lambda:g}: "
-        f"{gate.best_constant_perplexity:.2f}",
+        f"{bounded(gate.oracle_perplexity)}, best constant lambda here {gate.best_constant_lambda:g}: "
+        f"{bounded(gate.best_constant_perplexity)}",
         f"  temperature {by_temperature}",
     ]
 
@@ -381,13 +381,13 @@ def gains(figures: "EvaluationFigures") -> list[str]:
     scores = figures.gains or ()
     lines, before = [], None
     for score in scores if len(scores) > 1 else ():
-        change = "" if before is None else f"  {100 * (score.perplexity / before - 1):+.1f}%"
+        change = "" if before is None else f"  {bounded(100 * (score.perplexity / before - 1), '+.1f')}%"
         reader = readers.get(score.name, {"settings": {}})
         settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items() if v or k == "decay")
         moving = (
             f"; {reader['moving']:,} weights move, {reader['bytes'] / 2**20:,.0f} MiB" if "moving" in reader else ""
         )
         origin = f"  ({reader['origin']}: {settings}{moving})" if settings else ""
-        lines.append(f"  {score.name:<11} {score.perplexity:.2f}{change}{origin}")
+        lines.append(f"  {score.name:<11} {bounded(score.perplexity)}{change}{origin}")
         before = score.perplexity
     return lines

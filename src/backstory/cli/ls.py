@@ -13,7 +13,7 @@ from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import ModelConfig, UserError, nearest, pasted, recipes
 from backstory.config.formats import MISSING
 from backstory.config.renamed import refuse_old_listing
-from backstory.config.scores import IN_BITS, bits, perplexity
+from backstory.config.scores import IN_BITS, bits, bounded, perplexity
 
 if TYPE_CHECKING:
     from backstory.results.run_listing import RunSummary
@@ -110,7 +110,7 @@ def _score(nats: float, unit: str | None) -> str:
     """Return a score for a column: `1.1753 bits`, or a perplexity, `98.12`, which is per word unless it says otherwise."""
     if unit in IN_BITS:
         return f"{bits(nats):.4f} bits"
-    return f"{perplexity(nats):.2f}" + ("" if unit in (None, "word") else f" per {unit}")
+    return bounded(perplexity(nats)) + ("" if unit in (None, "word") else f" per {unit}")
 
 
 def _models() -> dict[str, str]:

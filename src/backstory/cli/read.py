@@ -12,7 +12,7 @@ import tyro
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
 from backstory.config import UserError, plural
 from backstory.config.options import Precision
-from backstory.config.scores import UnknownShare, advice
+from backstory.config.scores import UnknownShare, advice, bounded
 from backstory.config.strict import between
 from backstory.config.terminal import cell, failure, make_console, printable_json
 
@@ -111,9 +111,11 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
             return
         if blank.issuperset(line.ids):  # an empty line: its end is scored, and there is nothing to show
             return
-        scores = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
+        scores = (
+            f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {bounded(line.perplexity)}"
+        )
         share = UnknownShare(len(tokens), line.unknown).phrase()
-        text = Text(f"{scores}, {line.running_perplexity:.2f} so far{share and f', {share}'}", style="dim")
+        text = Text(f"{scores}, {bounded(line.running_perplexity)} so far{share and f', {share}'}", style="dim")
         if args.per_token:
             text = Text.assemble(
                 *((f"{_visible(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text
@@ -159,7 +161,7 @@ def _summary(opened: "Session") -> str:
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
         f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown and f', {unknown}'}, "
-        f"{opened.reader.name} reader: perplexity {perplexity(at.nats, at.tokens):.2f} per {unit}"
+        f"{opened.reader.name} reader: perplexity {bounded(perplexity(at.nats, at.tokens))} per {unit}"
         + ("" if warning is None else f"\n  unknown     {warning}")
     )
 

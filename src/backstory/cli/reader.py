@@ -153,7 +153,7 @@ def train(arguments: Sequence[str]) -> int:
     args = parse(TrainReaderArguments, arguments, "reader train")
 
     announce(f"training {args.name} for {args.run}", args.run, readers=(args.reader,), splits=(args.split,))
-    from backstory.config.scores import perplexity
+    from backstory.config.scores import bounded, perplexity
     from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
 
@@ -169,7 +169,7 @@ def train(arguments: Sequence[str]) -> int:
         if len(losses) % 10 == 0:
             mean = sum(losses[-10:]) / 10
             print(
-                f"{tokens:>9,} tokens  perplexity of the last ten pieces {perplexity(mean):8.2f}",
+                f"{tokens:>9,} tokens  perplexity of the last ten pieces {bounded(perplexity(mean)):>8}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -186,13 +186,13 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """Return the best settings of a search, one per line, and those beyond which better ones may lie."""
-    from backstory.config.scores import perplexity
+    from backstory.config.scores import bounded, perplexity
 
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]
     )
     varied = [k for k in whole[0][1] if len({repr(t.settings[k]) for t in tuned.trials}) > 1]
-    lines = [f"  {perplexity(n):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
+    lines = [f"  {bounded(perplexity(n)):>9}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
     ended = tuned.tried - len(tuned.trials) + len(whole)
     head = f"perplexity of {tuned.tokens:,} tokens, best of {tuned.tried} settings ({ended} read to the end)"
     beyond = [

@@ -26,9 +26,9 @@ def decimal(value: float | None, digits: int) -> str:
 
 def perplexity(value: float | None) -> str:
     """Return a perplexity with the digits that differ between good runs: `2.351`, `98.1`, `1,204`."""
-    if value is None:
-        return MISSING
-    return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
+    if value is None or not math.isfinite(value):
+        return decimal(value, 0)
+    return measures.bounded(value, ",.3f" if value < 10 else ",.1f" if value < 1000 else ",.0f")
 
 
 def score(nats: float, unit: str) -> str:
@@ -51,12 +51,14 @@ def validation(value: float, unit: str | None) -> str:
 
 def alone(value: float) -> str:
     """Return a perplexity that may have no bound, as of a pointer alone or of words in characters: `175.31`, `above 10⁶`."""
-    return decimal(value, 2) if value < 1e6 else "above 10⁶"
+    return measures.bounded(value, ",.2f")
 
 
 def percent(value: float | None) -> str:
     """Return a percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
-    return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
+    if value is None or not math.isfinite(value):
+        return MISSING if value is None else "not finite%"
+    return measures.bounded(value, ",.1f" if abs(value) < 1000 else ",.0f") + "%"
 
 
 def signed(value: float, digits: int = 3) -> str:

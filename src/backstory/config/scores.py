@@ -34,7 +34,12 @@ def format_score(nats: float, unit: str) -> str:
     """Return a score in words: `perplexity 98.12 per word`, or `1.1753 bits per character`."""
     if unit in IN_BITS:
         return f"{bits(nats):.4f} {measure_of(unit)}"
-    return f"perplexity {perplexity(nats):.2f} per {unit}"
+    return f"perplexity {bounded(perplexity(nats))} per {unit}"
+
+
+def bounded(value: float, form: str = ".2f") -> str:
+    """Return a perplexity, or a change of one, as people read it: `98.12`; that of a model that broke down is `above 10⁶`."""
+    return format(value, form) if value < 1e6 else "above 10⁶"
 
 
 INCOMPARABLE = 0.05

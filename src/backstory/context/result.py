@@ -12,7 +12,7 @@ import numpy as np
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
-from backstory.config.scores import perplexity
+from backstory.config.scores import bounded, perplexity
 from backstory.context.bootstrap import (
     EffectiveContext,
     Interval,
@@ -353,7 +353,7 @@ def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
     read = "all" if baseline.context is None else f"{baseline.context:,} {unit}s of"
     lines = [
         f"{result.name}, {f.split} split{reader}, {f.targets:,} targets; "
-        f"with {read} context{batch} perplexity {baseline.perplexity:,.2f} per {f.unit}"
+        f"with {read} context{batch} perplexity {bounded(baseline.perplexity, ',.2f')} per {f.unit}"
     ]
     if (unknown := f.unknown_among(f.targets)).unknown:
         lines[0] += f", {unknown.phrase('the targets')}"
@@ -394,7 +394,8 @@ def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
         spread = f"  {c.deviation:>7.4f}" if several else ""
         hurt = "" if _hurt(c) is None else f"; the cache makes {_hurt(c):.1%} of the targets worse"
         lines.append(
-            f"  {label(c):>{width}}  {c.perplexity:>10,.2f}  {c.effect:>+12.4f}{spread}  {c.effect_percent:>+7.1f}%"
+            f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {c.effect:>+12.4f}{spread}"
+            f"  {bounded(c.effect_percent, '+.1f'):>7}%"
             f"  {c.low:+.4f} to {c.high:+.4f}{hurt}"
         )
     return lines
@@ -412,7 +413,7 @@ def _split(by: str, groups: Sequence[GroupRecord[Any]]) -> list[str]:
 
     lines = [f"  by {by}, effects in nats:", line("", [group.group for group in groups])]
     lines.append(line("share of targets", [f"{group.share:.1%}" for group in groups]))
-    lines.append(line("perplexity", [f"{group.baseline.perplexity:,.2f}" for group in groups]))
+    lines.append(line("perplexity", [bounded(group.baseline.perplexity, ",.2f") for group in groups]))
     for i, name in enumerate(names):
         lines.append(line(name, [f"{group.conditions[i].effect:+.4f}" for group in groups]))
     if _hurt(groups[0].conditions[0]) is not None:

@@ -83,7 +83,7 @@ def compact(table: Table) -> tuple[Table, str]:
     return table.take(other), f"The same in every row: {same}."
 
 
-_WITH_UNIT = re.compile(r"(perplexity )?([\d.,]+%?)( (?:per )?[a-z]{2,}(?: [a-z]+)?)")
+_WITH_UNIT = re.compile(r"(perplexity )?(above 10⁶|[\d.,]+%?)( (?:per )?[a-z]{2,}(?: [a-z]+)?)")
 
 
 def _units_in_heads(table: Table) -> Table:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from backstory.config import plural
 from backstory.config.formats import decimal, perplexity
-from backstory.config.scores import IN_BITS
+from backstory.config.scores import IN_BITS, bounded
 from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind, print_text
@@ -75,7 +75,9 @@ def _score(figures: RefereeFigures) -> str:
     counted = f"over {figures.tokens:,} {plural(figures.unit, figures.tokens)}"
     if figures.nats_per_token is None:
         return f"none, as a token has no probability, {counted}"
-    numbers = [f"{figures.nats_per_token:.4f} nats and perplexity {figures.perplexity:.4g} per {figures.unit}"]
+    numbers = [
+        f"{figures.nats_per_token:.4f} nats and perplexity {bounded(figures.perplexity, '.4g')} per {figures.unit}"
+    ]
     if figures.bits_per_byte is not None:
         numbers.insert(0 if figures.unit in IN_BITS else 1, f"{figures.bits_per_byte:.4f} bits per byte")
     fails = {violation.condition for violation in figures.violations} - {"as_reported"}
