@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Command, Outcome, process
+from runs import contents
 from tiers import fast_then_full
 
 from backstory.cli.main import program
@@ -125,12 +126,21 @@ def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:
     assert evaluated.err.count("\n") == 1
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused_in_one_line(command: Command, run_copy: Path) -> None:
-    for weights in run_copy.glob("checkpoints/best-*/weights.safetensors"):
-        weights.write_bytes(b"damaged")
-    evaluated = command("evaluate", "run")
-    assert evaluated.code == 2 and evaluated.err.count("\n") == 1
-    assert "run has no other checkpoint to read with" in evaluated.err
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_finished_run_without_its_best_weights_is_to_be_trained_again(
+    lost: bool, command: Command, run_copy: Path
+) -> None:
+    for best in run_copy.glob("checkpoints/best-*"):
+        shutil.rmtree(best) if lost else (best / "weights.safetensors").write_bytes(b"damaged")
+    before = contents(run_copy)
+    for typed in (("evaluate", "run"), ("train", "run", "--resume")):
+        told = command(*typed)
+        assert told.code == 2 and told.out == ""
+        last = told.err.splitlines()[-1]
+        assert "has lost its best weights; train it again: `backstory train run --overwrite`" in last
+        assert "finished already" not in told.err and contents(run_copy) == before
+    assert command("train", "run", "--overwrite").code == 0
+    assert command("evaluate", "run").code == 0
 
 
 def test_the_program_that_is_installed_is_this_one(command: Command) -> None:

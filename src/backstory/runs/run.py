@@ -31,6 +31,7 @@ from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
+from backstory.storage.provenance import RESULT
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, options)` for models that are no run folders, by the prefix of their names."""
@@ -280,6 +281,22 @@ def is_elsewhere(name: Path | str) -> bool:
     return bool(colon) and source in ELSEWHERE and not Path(name).is_dir()
 
 
+def best_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the checkpoint of a run's best weights; None if its training has made none yet.
+
+    Raises UserError if it is damaged, or if a finished run has lost it.
+    """
+    finished, again = (folder / RESULT).exists(), f"`backstory train {pasted(folder)} --overwrite{plugin_flags()}`"
+    try:
+        checkpoint = newest_checkpoint(within(folder, CHECKPOINTS), BEST)
+    except DamagedCheckpoint as error:
+        lost = "has lost its best weights" if finished else "has no other checkpoint to read with"
+        raise UserError(f"{error}; {folder} {lost}; train it again: {again}") from None
+    if checkpoint is None and finished:
+        raise UserError(f"{folder} is finished, but has lost its best weights; train it again: {again}")
+    return checkpoint
+
+
 def load_run(folder: Path, device: torch.device | None = None) -> Run:
     """Load the best weights of a run, in evaluation mode, on a device (the CPU by default).
 
@@ -292,10 +309,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
         if (folder.parent / CONFIG).is_file():
             raise UserError(f"{folder} is a folder inside the run {folder.parent}; name the run")
         raise UserError(f"{folder} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
-    try:
-        checkpoint = newest_checkpoint(within(folder, CHECKPOINTS), BEST)
-    except DamagedCheckpoint as error:
-        raise UserError(f"{error}; {folder} has no other checkpoint to read with: train it again") from None
+    checkpoint = best_checkpoint(folder)
     if checkpoint is None:
         raise UserError(
             f"{folder} has no checkpoint to read with; continue its training: "

@@ -32,7 +32,7 @@ from backstory.models.devices import keep_freed_memory, restored_threads
 from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
 from backstory.results.evaluation_record import EpochRecord, TrainingFigures, TrainingTokens
 from backstory.results.result_file import Result, result_or_none, write_result
-from backstory.runs.run import corpus_places, tensors_hash, weights
+from backstory.runs.run import best_checkpoint, corpus_places, tensors_hash, weights
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
@@ -118,6 +118,8 @@ def train(
             _run_loop(trainer, Events(), make_console(quiet=True), save_first, first_vectors)
             return None
 
+        if trainer.progress.finished and not changed and _finished_result(trainer.folder):
+            best_checkpoint(out)
         _announce(console, trainer, mode, choice)
         # A run that was killed before its provenance told of the other run would be resumed without its weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
