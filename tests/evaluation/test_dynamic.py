@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import gc
 import math
+import weakref
 from itertools import product
 from typing import Any
 
@@ -28,6 +30,26 @@ from backstory.readers.tempered import TemperedReader
 from backstory.runs.run import weights_hash
 
 MODELS = {"lstm": lstm, "mixture": mixture}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_segment_that_was_learned_is_freed(model: str) -> None:
+    """Else a long text would fill the memory: what a backward pass leaves must not hold the graph that it came from."""
+    built = MODELS[model]()
+    reader = DynamicEvaluation(built, DynamicSettings(segment=5), statistics(built))
+    reader.start(1)
+    ids = torch.from_numpy(text(20).astype(np.int64))
+    held = []
+    with torch.no_grad():
+        for begin in (0, 5, 10):
+            prediction = reader.predict(ids[None, begin : begin + 5])
+            assert prediction.activations is not None
+            held.append(weakref.ref(prediction.activations.embedded))
+            prediction.log_prob(ids[None, begin + 1 : begin + 6])
+            del prediction
+            reader.observe(ids[None, begin + 1 : begin + 6])
+    gc.collect()
+    assert [one() for one in held] == [None] * 3
 
 
 def naive(
