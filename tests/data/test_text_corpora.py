@@ -73,11 +73,24 @@ def test_a_folder_with_split_files(tmp_path: Path) -> None:
     assert texts(corpus) == {s: f"wiki.{s}.tokens" for s in SPLITS}
 
 
-@pytest.mark.parametrize("names", [["train.txt", "test.txt"], ["train.txt", "valid.txt", "val.txt", "test.txt"]])
-def test_a_folder_with_unclear_splits_is_refused(names: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["train.txt", "test.txt"], r"needs one for valid too; add or rename"),
+        (
+            ["train.txt", "valid.txt", "val.txt", "test.txt"],
+            r"several files for valid \(val.txt, valid.txt\); keep one, or number all as parts of it: valid-00000-of-00002.txt",
+        ),
+        (
+            ["train.txt", "train-00001-of-00002.txt", "valid.txt", "test.txt"],
+            r"has several files for train \(train-00001-of-00002.txt, train.txt\); keep one",
+        ),
+    ],
+)
+def test_a_folder_with_unclear_splits_is_refused(names: list[str], told: str, tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text("a b c\n")
-    with pytest.raises(UserError, match="needs one for valid"):
+    with pytest.raises(UserError, match=told):
         find(str(tmp_path))
 
 

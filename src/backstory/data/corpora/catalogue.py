@@ -285,10 +285,12 @@ def _named_splits(files: list[Path], folder: Path) -> dict[str, list[Path]] | No
         return None
     for split in SPLITS:
         parts = named.get(split, [])
-        if not parts or (len(parts) > 1 and not all(_PART.search(path.name) for path in parts)):
-            names = ", ".join(p.name for p in parts) or "none"
+        if not parts:
+            raise UserError(f"{folder} has a file for train, so it needs one for {split} too; add or rename a file")
+        if len(parts) > 1 and not all(_PART.search(path.name) for path in parts):
             raise UserError(
-                f"{folder} has a file for train, so it needs one for {split} too ({names} found); add or rename a file"
+                f"{folder} has several files for {split} ({', '.join(p.name for p in parts)}); keep one, or number all as "
+                f"parts of it: {split}-00000-of-{len(parts):05}{parts[0].suffix}"
             )
     return {split: named[split] for split in SPLITS}
 
