@@ -144,6 +144,12 @@ def test_what_is_off_leaves_every_bit_of_the_inner_prediction(model: ComposedMod
     assert torch.equal(shy[2:], plain[2:]) and not torch.equal(shy[1], plain[1])
 
 
+def test_the_largest_theta_has_finite_scores(model: ComposedModel, stream: Stream) -> None:
+    reader = NeuralCache(StaticReader(model), CacheSettings(window=8, theta=1e6))
+    table = tables(reader, stream(50), 1, 9)[0]
+    torch.testing.assert_close(table.sum(1), torch.ones(50, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
 def test_theta_nought_counts_words() -> None:
     ids = np.array([5, 5, 2, 5, 2, 7], dtype=np.uint16)
     reader = NeuralCache(StaticReader(MODELS["lstm"]), CacheSettings(window=4, theta=0.0))
@@ -329,7 +335,16 @@ def test_a_window_larger_than_this_machine_is_told(model: ComposedModel) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"window": 0}, {"theta": -0.1}, {"weight": 1.0}, {"weight": -0.1}, {"confidence": 1.0}, {"theta": np.inf}]
+    "wrong",
+    [
+        {"window": 0},
+        {"theta": -0.1},
+        {"weight": 1.0},
+        {"weight": -0.1},
+        {"confidence": 1.0},
+        {"theta": np.inf},
+        {"theta": 1e39},
+    ],
 )
 def test_settings_out_of_range_are_told(model: ComposedModel, wrong: dict[str, float]) -> None:
     with pytest.raises(UserError, match=f"the cache: {next(iter(wrong))} must be"):

@@ -16,7 +16,7 @@ class CacheSettings:
 
     window: int = between(500, 1)
     """Pairs of state and word in the cache."""
-    theta: float = between(1.0, 0.0)
+    theta: float = between(1.0, 0.0, 1e6)
     """Sharpness of the similarity; 0: every pair counts the same (a unigram cache)."""
     weight: float = between(0.1, 0.0, 0.999)
     """Lambda, the cache's share of the mixture."""
