@@ -1,6 +1,7 @@
 """Readers by their names: how stacks are written, where their settings come from, and what does not fit."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -227,3 +228,25 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
         tune_reader(folder, parse_stack("static"), "valid", 100)
     with pytest.raises(UserError, match="broke down with all settings"):
         tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e29,1e30"])
+
+
+@pytest.mark.parametrize(
+    ("reader", "told"),
+    [
+        ("mixture:step=0.01", "reader mixture: step has no effect with domain=linear; choose domain=logistic"),
+        ("mixture:context=entropy", "reader mixture: context has no effect with domain=linear"),
+        ("ppm:escape=c,discount=0.3", "reader ppm: discount has no effect with escape=c; choose escape=d"),
+        ("dynamic:rule=sgd,beta1=0.5", "reader dynamic: beta1 has no effect with rule=sgd; choose rule=nadam"),
+    ],
+)
+def test_a_reader_s_setting_without_effect_is_named(reader: str, told: str, tiny_run: Path) -> None:
+    with pytest.warns(UserWarning, match=re.escape(told)):
+        configure(parse_stack(reader), load_run(tiny_run))
+
+
+@pytest.mark.parametrize(
+    "reader",
+    ["mixture:lengths=false,context=none", "mixture:domain=logistic,step=0.01", "ppm:discount=0.3", "ppm:escape=c"],
+)
+def test_a_reader_s_setting_with_an_effect_is_not(reader: str, tiny_run: Path) -> None:
+    configure(parse_stack(reader), load_run(tiny_run))

@@ -61,6 +61,10 @@ class PPMSettings:
     weight: float = between(0.1, 0.0, 1.0)
     """Lambda, the share of the mixture; 1: PPM alone."""
 
+    def ignored_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        return {"discount": "with escape=c; choose escape=d"} if self.escape == "c" else {}
+
 
 @dataclass(frozen=True)
 class MixtureSettings:
@@ -79,6 +83,11 @@ class MixtureSettings:
     that counts know."""
     lengths: bool = False
     """With logistic: a reader that counts takes part once for every length of its contexts."""
+
+    def ignored_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        names = () if self.domain == "logistic" else ("step", "context", "lengths")
+        return dict.fromkeys(names, "with domain=linear; choose domain=logistic")
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,10 @@ class DynamicSettings:
     normalization: Normalization = "weights"
     """Mean RMS in D, with rms: weights, over all weights (Krause et al. 2018), or tensors, the mean of each tensor's mean
     (their code)."""
+
+    def ignored_settings(self) -> dict[str, str]:
+        """Return the settings that have no effect, and why."""
+        return {} if self.rule == "nadam" else {"beta1": f"with rule={self.rule}; choose rule=nadam"}
 
 
 _EARLIER: dict[type, dict[str, Any]] = {DynamicSettings: {"normalization": "weights"}}

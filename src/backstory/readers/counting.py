@@ -246,5 +246,4 @@ PPM = ReaderKind(
     PPMSettings,
     wraps=True,
     grid_scorer=_ppm_scorer,
-    unused=lambda settings: ("discount",) if settings.escape == "c" else (),
 )

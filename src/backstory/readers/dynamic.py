@@ -309,5 +309,4 @@ KIND = ReaderKind(
     adapts_weights=True,
     identity=("rule", "moving", "normalization"),
     steps=search_factors,
-    unused=lambda settings: () if settings.rule == "nadam" else ("beta1",),
 )

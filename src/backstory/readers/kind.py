@@ -1,6 +1,6 @@
 """Kinds of reader: how each is built, what its settings are, and how these are tuned."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -107,8 +107,11 @@ class ReaderKind:
     grid_scorer: Callable[[BuildContext, Mapping[str, Sequence[Any]], int], GridScorer] | None = None
     """For a search by one reading: scores a grid, the values of some settings, around the inner reader of a context and over
     so many tokens. Raises UserError."""
-    unused: Callable[[Any], Collection[str]] = lambda settings: ()
-    """Names of the settings that have no effect beside these."""
+
+    @staticmethod
+    def ignored(settings: Any) -> dict[str, str]:
+        """Return the names of the settings that have no effect beside the others, and why (their `ignored_settings`)."""
+        return getattr(settings, "ignored_settings", dict)()
 
     @property
     def tunable(self) -> bool:

@@ -304,5 +304,4 @@ KIND = ReaderKind(
     wraps=True,
     identity=("domain", "context", "lengths"),
     grid_scorer=lambda context, values, tokens: MixtureScorer(context.wrapped(), values, tokens),
-    unused=lambda settings: () if settings.domain == "logistic" else ("step", "context", "lengths"),
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
+from backstory.config.ignored_settings import OFF
 from backstory.config.options import LoadOptions
 from backstory.config.readers import completed
 from backstory.config.renamed import refuse_old_reader
@@ -170,12 +172,19 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
                     origin = "default: the tuned settings are for the model as trained"
                 break
         settings = from_dict(kind.settings, saved | typed, f"reader {layer.name}")
+        _warn_ignored(layer.name, settings, typed)
         if typed:
             *first, last = typed
             names = f"{', '.join(first)} and {last}" if first else last
             origin = f"{names} given, others {origin}" if vars(settings).keys() - typed.keys() else "given"
         layers.append(ConfiguredLayer(layer.name, settings, origin, file))
     return tuple(layers)
+
+
+def _warn_ignored(name: str, settings: Any, typed: Collection[str]) -> None:
+    for key, reason in READERS[name].ignored(settings).items():
+        if key in typed and getattr(settings, key) not in OFF:
+            warnings.warn(f"reader {name}: {key} has no effect {reason}", stacklevel=3)
 
 
 def build(layers: Sequence[ConfiguredLayer], run: Run, precision: Precision, loaded: Loaded | None = None) -> Reader:

@@ -223,7 +223,7 @@ def owner(point: Point, name: str) -> int | None:
     """Return the place of the reader of a stack that has a setting; None if none has it, or it has no effect there."""
     for i, layer in enumerate(point):
         if any(field.name == name for field in dataclasses.fields(layer.settings)):
-            return None if name in READERS[layer.name].unused(layer.settings) else i
+            return None if name in READERS[layer.name].ignored(layer.settings) else i
     return None
 
 
