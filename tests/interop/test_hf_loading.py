@@ -543,6 +543,20 @@ def test_a_tokenizer_that_loses_words_is_refused(
     assert main(["evaluate", f"hf:{broken}", str(text)]) == 0
 
 
+def test_white_space_that_a_tokenizer_loses_is_quoted(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hf = pytest.importorskip("tokenizers")
+    model = hf.Tokenizer(hf.models.WordLevel({"<unk>": 0, ".": 1, "a": 2, " ": 3}, unk_token="<unk>"))
+    model.pre_tokenizer = hf.pre_tokenizers.Split(hf.Regex(r"\s|\w+"), "isolated")
+    model.decoder = hf.decoders.Fuse()
+    model.save(str(broken / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    text.write_text("a .\ta a")
+    told = mistake(capsys, "evaluate", f"hf:{broken}", text)
+    assert r"as it reads '.\t' as '.<unk>a'" in told
+
+
 def test_what_does_not_go_together(
     folder: Path, text: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,13 +57,20 @@ class FittingPieces(Pieces):
     def _check(self, text: str, back: str) -> None:
         if _written(text) == _written(back):
             return
-        pairs = zip_longest(text.split(), back.split(), fillvalue="")
-        # If words are cut differently, no word differs by itself; the text does.
-        word, other = next(((w, o) for w, o in pairs if _written(w) != _written(o)), (text, back))
+        word, other = _first_difference(text, back)
         raise UserError(
             f"the tokenizer of {self.name} does not fit this text, as it reads {word[:40]!r} as {other[:40]!r}; choose a model "
             "whose tokenizer holds all of it, or another text"
         )
+
+
+def _first_difference(text: str, back: str) -> tuple[str, str]:
+    """Return the first word that is read as another, and that one; with the white space after it where that is lost."""
+    words = re.findall(r"\S+\s*", text)
+    pairs = zip_longest(words, back.split(), fillvalue="")
+    # If words are cut differently, no word differs by itself; the text does.
+    word, other = next(((w, o) for w, o in pairs if _written(w) != _written(o)), (text, back))
+    return (word, other) if word.strip() and other.startswith(word.strip()) else (word.strip(), other)
 
 
 def _written(text: str) -> str:
