@@ -302,6 +302,11 @@ def test_a_folder_as_one_text(tmp_path: Path) -> None:
         ("a.csv", b"a,b\n1,2\n", "has no field 'text'; .*--text.field: a, b"),
         ("a.csv", b"a,text\n1,2\n1,2,3\n", "row 2 of .* has 3 cells, and the header 2"),
         ("a.csv", b'a,text\n1,"2\n1,2\n', r"line 3 of .* is no row of a table \(unexpected end of data\)"),
+        (
+            "a.csv",
+            b"text,b,text\n1,2,3\n",
+            "a.csv has several columns 'text'; rename all but the one that holds the text",
+        ),
         ("a.csv", b"", "has no field 'text'; .*there is none"),
         ("a.parquet", b"PAR1 or not", "is no Parquet file, or damaged"),
         ("a.html", b"<p>text", "is a web page; convert it to text, as with `pandoc -t plain`"),

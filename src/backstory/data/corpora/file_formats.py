@@ -227,6 +227,8 @@ def _table(delimiter: str) -> Callable[[Iterable[str], Path, str], Texts]:
                 names = next(reader, [])
                 if field not in names:
                     raise _no_field(field, names, str(path))
+                if names.count(field) > 1:
+                    raise UserError(f"{path} has several columns {field!r}; rename all but the one that holds the text")
                 column = names.index(field)
                 for number, row in enumerate(reader, 1):
                     if row and len(row) != len(names):
