@@ -43,6 +43,8 @@ def run(prepared: Path, tmp_path: Path) -> Path:
         ("dynamic:rate=1e-4,segment=20", "dynamic:rate=1e-4,segment=20"),
         ("dynamic:rate=1e+1", "dynamic:rate=1e+1"),
         ("learned:network=two-level", "learned:network=two-level"),
+        ("cache: window = 5, theta=1 + ngram", "cache:window=5,theta=1+ngram"),
+        (" cache ", "cache"),
     ],
 )
 def test_a_stack_is_called_as_it_is_written(asked: str | list[str], name: str) -> None:
@@ -63,6 +65,12 @@ def test_a_stack_is_called_as_it_is_written(asked: str | list[str], name: str) -
         ("dynamic:rule=rsm", "rule must be one of rms, sgd, nadam"),
         ("static:rate=1", "unknown key 'rate'"),
         (["dynamic", "dynamic"], "dynamic is asked for twice"),
+        ("", "the name of the reader is empty; give one that"),
+        ([""], "the name of the reader is empty; give one that"),
+        ("cache++cache", "reader 'cache++cache': a name is missing beside a '+'"),
+        ("cache+", "a name is missing beside a '+'; write one between two names"),
+        ("+cache", "a name is missing beside a '+'"),
+        (["cache", " "], "a name is missing beside a '+'"),
         (["dynamic", "learned"], "both read with the model"),
     ],
 )

@@ -208,7 +208,7 @@ class EvalOptions(ReadingOptions, ModelOptions):
         values = {name: getattr(options, name) for name in shared} | values
         reader = values.get("reader")
         if isinstance(reader, list | tuple) and all(isinstance(one, str) for one in reader):
-            values["reader"] = "+".join(reader) or "static"
+            values["reader"] = "+".join(reader) if reader else "static"
         for name in values:
             check_name(name, [field.name for field in fields(cls)], "option")
         return cls(**values)

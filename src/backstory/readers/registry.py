@@ -69,8 +69,9 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
     The one that reads with the model goes first, whatever the order; without one it is `static`. Raises UserError.
     """
     texts, layers = [names] if isinstance(names, str) else names, []
-    for word in (word for text in texts for word in re.split(r"\+(?=[a-z])", text)):
-        name, _, settings = word.partition(":")
+    for word in (word.strip() for text in texts for word in re.split(r"\+\s*(?=[a-z])", text)):
+        _check_named(word, texts)
+        name, settings = (_BLANKS.sub(r"\1", part.strip()) for part in word.partition(":")[::2])
         refuse_old_reader(name)
         if name.partition("=")[0] in READERS and "=" in name:
             raise UserError(f"reader {name}: settings follow a colon, as in cache:theta=0.5,window=2000")
@@ -84,6 +85,18 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
         raise UserError(f"the readers {bases[0].name} and {bases[1].name} both read with the model; choose one of them")
     base = bases[0] if bases else Layer("static")
     return (base, *(layer for layer in layers if READERS[layer.name].wraps))
+
+
+_BLANKS = re.compile(r"\s*([,=])\s*")
+"""Blanks around a setting and its value."""
+
+
+def _check_named(word: str, texts: Sequence[str]) -> None:
+    """Raise UserError for a word of a stack that is empty, as of `cache++ngram`."""
+    if not "".join(texts).strip():
+        raise UserError("the name of the reader is empty; give one that `backstory ls readers` shows, or leave it out")
+    if not word or word.endswith("+"):
+        raise UserError(f"reader {shown('+'.join(texts))}: a name is missing beside a '+'; write one between two names")
 
 
 def names_readers(text: str) -> bool:
