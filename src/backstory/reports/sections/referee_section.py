@@ -73,7 +73,7 @@ def _facts(figures: RefereeFigures) -> Iterator[tuple[str, str]]:
 
 def _score(figures: RefereeFigures) -> str:
     counted = f"over {figures.tokens:,} {plural(figures.unit, figures.tokens)}"
-    if figures.nats_per_token is None:
+    if figures.nats_per_token is None or figures.perplexity is None:
         return f"none, as a token has no probability, {counted}"
     numbers = [
         f"{figures.nats_per_token:.4f} nats and perplexity {bounded(figures.perplexity, '.4g')} per {figures.unit}"
