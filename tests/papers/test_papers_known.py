@@ -347,7 +347,7 @@ def test_runs_that_read_another_text_are_refused(known: dict[str, Any], capsys: 
     other["figures"]["runs"] = [run for run in other["figures"]["runs"] if run["system"] == "wide"]
     known["figures"]["runs"] = [run for run in known["figures"]["runs"] if run["system"] == "plain"]
     assert main(["reproduce", "suite.yaml", "--known", give(known, "a.json"), give(other, "b.json")]) == 2
-    assert "wide-seed1 of b.json read another" in capsys.readouterr().err and not Path("runs").exists()
+    assert "wide-seed1 of elsewhere/b.json read another" in capsys.readouterr().err and not Path("runs").exists()
 
 
 # --- defaults that changed ---

@@ -118,6 +118,17 @@ def test_another_number_of_ranks_is_refused(tiny_config: RunConfig, tmp_path: Pa
     assert outcome(tmp_path / "run") == before
 
 
+def test_the_first_rank_says_what_is_wrong_though_another_ends_sooner(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "sitecustomize.py").write_text("import os, time\ntime.sleep(5 * (os.environ.get('LOCAL_RANK') == '0'))\n")
+    monkeypatch.setenv("PYTHONPATH", str(late))
+    code, said = trained(2, with_training(tiny_config, batch_size=3), tmp_path / "run")
+    assert code != 0 and len(own_lines(said)) == 1 and "2 ranks cannot share 3 rows equally" in own_lines(said)[0]
+
+
 def test_rows_that_ranks_cannot_share_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
     code, said = trained(2, with_training(tiny_config, batch_size=3), tmp_path / "run")
     assert code != 0

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn
@@ -14,6 +15,8 @@ from backstory.config.plugin_files import beside_plugins, load_plugins, of_plugi
 from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
 from backstory.config.terminal import failure, printing
 
+AFTER_FIRST = 10.0
+"""Seconds that another rank of this machine waits after an error for the first one to end with it."""
 GROUPS = {
     "Train a model": {
         "demo": "train, read, examine and report a small model on your own Python's documentation (a few minutes)",
@@ -69,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             typed = list(sys.argv[1:] if arguments is None else arguments)
             code, message = _exit(typed)
             message = message and _with_flags(message, typed)
+            if message is not None and code < 128 and not first_here():
+                # torchrun stops every rank once one has ended: the first, too, before it has said the same.
+                time.sleep(AFTER_FIRST)
             interrupts.ends = True
         except KeyboardInterrupt as stop:
             interrupts.ends = True
