@@ -106,7 +106,10 @@ def test_a_folder_of_runs_is_evaluated_but_for_the_damaged(runs: Path, capsys: p
     assert main(["evaluate", str(runs), "--json"]) == 2
     shown = capsys.readouterr()
     assert len(json.loads(shown.out)) == 2
-    assert "seed10 is finished, but has lost its best weights" in shown.err and "1 of 3 runs in " in shown.err.splitlines()[-1]
+    assert (
+        "seed10 is finished, but has lost its best weights" in shown.err
+        and "1 of 3 runs in " in shown.err.splitlines()[-1]
+    )
     for flags in (["-"], ["--out", "x"], ["--per-token", "x.tsv"], ["--corpus", "ptb", "--corpus", "text8"]):
         assert main(["evaluate", str(runs), *flags]) == 2
         assert "holds 3 runs, and " in capsys.readouterr().err
