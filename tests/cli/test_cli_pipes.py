@@ -134,11 +134,11 @@ def test_a_finished_run_without_its_best_weights_is_to_be_trained_again(
         shutil.rmtree(best) if lost else (best / "weights.safetensors").write_bytes(b"damaged")
     before = contents(run_copy)
     for typed in (("evaluate", "run"), ("train", "run", "--resume")):
-        told = command(*typed)
-        assert told.code == 2 and told.out == ""
-        last = told.err.splitlines()[-1]
+        outcome = command(*typed)
+        assert outcome.code == 2 and outcome.out == ""
+        last = outcome.err.splitlines()[-1]
         assert "has lost its best weights; train it again: `backstory train run --overwrite`" in last
-        assert "finished already" not in told.err and contents(run_copy) == before
+        assert "finished already" not in outcome.err and contents(run_copy) == before
     assert command("train", "run", "--overwrite").code == 0
     assert command("evaluate", "run").code == 0
 

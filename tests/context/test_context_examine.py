@@ -61,10 +61,10 @@ def examination(distance: int, maximum_context: int = 100, **changes: Any) -> Ex
 @pytest.mark.parametrize("of_words", [False, True])
 def test_a_gpu_scores_more_contexts_at_a_time(of_words: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it waits for the next few; the scorer cuts them into batches that fit its memory."""
-    asked: list[int] = []
+    sizes_scored: list[int] = []
 
     def score(self: object, contexts: Any, targets: np.ndarray, progress: Any = None) -> np.ndarray:
-        asked.append(len(targets))
+        sizes_scored.append(len(targets))
         return np.full(len(targets), -1.0)
 
     monkeypatch.setattr(WordScorer if of_words else ReaderScorer, "score", score)
@@ -75,9 +75,9 @@ def test_a_gpu_scores_more_contexts_at_a_time(of_words: bool, monkeypatch: pytes
         scorer.device = torch.device(kind)
         if of_words:
             on = replace(on, scorer=WordScorer(scorer, [np.array([word]) for word in range(TYPES)]))
-        asked.clear()
+        sizes_scored.clear()
         measure("truncate", on)
-        assert set(asked) == sizes  # of 150 targets
+        assert set(sizes_scored) == sizes  # of 150 targets
 
 
 class Noting:

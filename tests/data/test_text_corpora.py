@@ -74,7 +74,7 @@ def test_a_folder_with_split_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (["train.txt", "test.txt"], r"needs one for valid too; add or rename"),
         (
@@ -87,10 +87,10 @@ def test_a_folder_with_split_files(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_folder_with_unclear_splits_is_refused(names: list[str], told: str, tmp_path: Path) -> None:
+def test_a_folder_with_unclear_splits_is_refused(names: list[str], message: str, tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text("a b c\n")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         find(str(tmp_path))
 
 

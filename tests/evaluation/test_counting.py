@@ -196,13 +196,13 @@ def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) ->
     assert isinstance(one.counts, AdaptiveCounts)
     assert all(other.counts._texts is one.counts._texts for other in readers)
     # In turns, so that each moves the shared counts away from where the others are.
-    found = [[read_step(reader, text[part]) for reader, text in zip(readers, later, strict=True)] for part in (0, 1)]
+    tables = [[read_step(reader, text[part]) for reader, text in zip(readers, later, strict=True)] for part in (0, 1)]
     for number, text in enumerate(later):
         alone = adaptive(counted)
         alone.start(1)
         read_step(alone, begun)
         for part in (0, 1):
-            assert torch.equal(found[part][number], read_step(alone, text[part]))
+            assert torch.equal(tables[part][number], read_step(alone, text[part]))
 
 
 @pytest.mark.parametrize("online", [False, True])

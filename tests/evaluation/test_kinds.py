@@ -239,7 +239,7 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reader", "told"),
+    ("reader", "message"),
     [
         ("mixture:step=0.01", "reader mixture: step has no effect with domain=linear; choose domain=logistic"),
         ("mixture:context=entropy", "reader mixture: context has no effect with domain=linear"),
@@ -247,8 +247,8 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
         ("dynamic:rule=sgd,beta1=0.5", "reader dynamic: beta1 has no effect with rule=sgd; choose rule=nadam"),
     ],
 )
-def test_a_reader_s_setting_without_effect_is_named(reader: str, told: str, tiny_run: Path) -> None:
-    with pytest.warns(UserWarning, match=re.escape(told)):
+def test_a_reader_s_setting_without_effect_is_named(reader: str, message: str, tiny_run: Path) -> None:
+    with pytest.warns(UserWarning, match=re.escape(message)):
         configure(parse_stack(reader), load_run(tiny_run))
 
 

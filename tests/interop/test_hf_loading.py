@@ -553,8 +553,8 @@ def test_white_space_that_a_tokenizer_loses_is_quoted(
     model.save(str(broken / "tokenizer.json"))
     text = tmp_path / "text.txt"
     text.write_text("a .\ta a")
-    told = mistake(capsys, "evaluate", f"hf:{broken}", text)
-    assert r"as it reads '.\t' as '.<unk>a'" in told
+    message = mistake(capsys, "evaluate", f"hf:{broken}", text)
+    assert r"as it reads '.\t' as '.<unk>a'" in message
 
 
 def test_what_does_not_go_together(

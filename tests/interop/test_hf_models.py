@@ -236,7 +236,7 @@ def test_a_model_of_hardly_any_positions_is_refused(length: int) -> None:
 
 
 def test_finished_logits_are_scored_once_for_the_same_targets() -> None:
-    """Every scoring runs the output layer, and the model's own code behind it."""
+    """The output layer, and the model's own code behind it, run once for the same targets."""
     output, rows = OutputLayer(torch.nn.Linear(5, 7)), []
 
     class Capped(Finish):

@@ -341,8 +341,8 @@ def test_runs_that_read_another_text_are_refused(known: dict[str, Any], capsys: 
     longer["systems"][1]["small"]["seeds"] = [3]
     write(longer)
     assert main(["reproduce", "suite.yaml", "--known", give(other)]) == 2
-    told = "plain-seed1 of elsewhere/known.json read another corpus than the other runs"
-    assert told in capsys.readouterr().err and not Path("runs").exists()
+    message = "plain-seed1 of elsewhere/known.json read another corpus than the other runs"
+    assert message in capsys.readouterr().err and not Path("runs").exists()
     write(suite())
     other["figures"]["runs"] = [run for run in other["figures"]["runs"] if run["system"] == "wide"]
     known["figures"]["runs"] = [run for run in known["figures"]["runs"] if run["system"] == "plain"]

@@ -65,9 +65,9 @@ def test_no_line_of_a_reading_has_hundreds_of_digits(tiny_run: Path, tmp_path: P
     )
     figures = dataclasses.replace(result.figures, perplexity=1e290, nats_per_token=668.0, gains=gains)
     broken = dataclasses.replace(result, figures=figures)
-    told = describe(broken) + summary(broken)
-    assert "perplexity  above 10⁶ per word" in told and "cache       above 10⁶  above 10⁶%" in told
-    assert "perplexity above 10⁶ per word" in summary(broken) and max(map(len, told.split())) < 60
+    lines = describe(broken) + summary(broken)
+    assert "perplexity  above 10⁶ per word" in lines and "cache       above 10⁶  above 10⁶%" in lines
+    assert "perplexity above 10⁶ per word" in summary(broken) and max(map(len, lines.split())) < 60
 
 
 @pytest.mark.parametrize("name", fast_then_full(["ptb-char-awd-lstm", "enwik8-awd-lstm"], ["ptb-char-awd-lstm"]))

@@ -95,7 +95,7 @@ class Prediction(ABC):
 
     activations: Activations | None = field(repr=False)
     scored: ScoredTargets = field(default_factory=ScoredTargets, init=False, repr=False)
-    """What was scored last, for softmaxes and for kinds whose `log_prob` is `scored_once`."""
+    """The last scores, of softmaxes and of kinds whose `log_prob` is `scored_once`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -333,13 +333,9 @@ class Tempered(Prediction):
 
 def _linear_log_prob(prediction: Softmax | MixtureOfSoftmaxes, vectors: Tensor, targets: Tensor) -> Tensor:
     """Return log p of targets (N,) for vectors (..., D); computed once for the same targets."""
-    flat, learning = (
-        vectors.flatten(0, -2),
-        vectors.requires_grad,
-    )  # a view that is made without gradients hides the graph
-    return linear_log_prob(
-        flat, prediction.weight, prediction.bias, targets, scored=prediction.scored, learning=learning
-    )
+    learning = vectors.requires_grad  # a view that is made without gradients does not say so
+    flat, weight, bias = vectors.flatten(0, -2), prediction.weight, prediction.bias
+    return linear_log_prob(flat, weight, bias, targets, scored=prediction.scored, learning=learning)
 
 
 def largest_shift(dtype: torch.dtype) -> float:

@@ -40,7 +40,7 @@ class ModelElsewhere(Run):
 
     @property
     def argument(self) -> str:
-        """What it is called: no command takes it, and its folder in the cache says nothing to anyone."""
+        """Its name: no command takes it, and its folder in the cache says nothing to anyone."""
         return self.called
 
     @property
