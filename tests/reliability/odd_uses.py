@@ -294,7 +294,7 @@ LINES: dict[str, str] = {
     "reader tune words --reader cache --grid theta=1,1": "stands twice",
     "reader tune words --reader cache --grid theta=1 --grid theta=2": "gives theta twice",
     "reader tune words --reader cache --grid theta=": "must be written setting=value,value",
-    "reader tune words --reader cache --grid theta=1e400": "theta must be at least 0 and finite",
+    "reader tune words --reader cache --grid theta=1e400": "theta must be at least 0 and at most 1000000, not inf",
     "reader tune words --reader cache --grid window=0": "window must be at least 1",
     "reader tune words --reader cache --in-turn": "has none of segment",
     "reader tune words --reader cache --tokens 99": "tokens must be at least 100",
