@@ -212,7 +212,7 @@ class Rehearsal(Trainer):
     def _validate(self) -> tuple[float, dict[str, Any], bool]:
         progress = self.progress
         with nullcontext() if self.average is None else self.average.applied():
-            self.note(self._read_validation()[0])
+            self.note(self.read_validation()[0])
         best = progress.best_nats is None
         if best:
             progress.best_nats, progress.best_epoch = 1.0, progress.epoch

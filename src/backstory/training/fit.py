@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
+from backstory.config import RunConfig, UserError, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
-from backstory.config.scores import advice, perplexity
+from backstory.config.scores import perplexity
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say, shown_progress
-from backstory.data import CORPORA, Dataset, check_synthetic, prepare, unknown_share
+from backstory.data import check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import Vocabulary
@@ -39,6 +39,7 @@ from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now
+from backstory.training.announcement import announcement
 from backstory.training.callbacks import Callbacks
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
@@ -120,7 +121,8 @@ def train(
 
         if trainer.progress.finished and not changed and _finished_result(trainer.folder):
             best_checkpoint(out)
-        _announce(console, trainer, mode, choice)
+        for line in announcement(trainer, mode, choice):
+            say(console, line)
         # A run that was killed before its provenance told of the other run would be resumed without its weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
         trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
@@ -336,73 +338,6 @@ def _best_hashes(trainer: Trainer) -> dict[str, str]:
         return {}
     ordered = {name: best.tensors["weights"][name] for name in names}
     return {"weights": tensors_hash(ordered), "weights_file": best.hashes[WEIGHTS_FILE]}
-
-
-def _announce(console: Console, trainer: Trainer, mode: Mode, choice: str | None) -> None:
-    """Print what is trained on which machine, what to know of the text, and where a resumed run stands.
-
-    `choice` is a line on the number of threads.
-    """
-    progress, dataset, path = trainer.progress, trainer.dataset, trainer.folder.path
-    lines: list[str | None] = [
-        f"{count_parameters(trainer.model):,} parameters, {len(dataset.splits['train'].ids):,} tokens of {dataset.corpus}, "
-        f"{len(dataset.vocabulary):,} types; {device_name(trainer.device)}; "
-        f"{trainer.precision.name}: {trainer.precision.reason}",
-        dataset.left_out,
-        _unknown_warning(dataset, trainer.config.text),
-        _size_advice(dataset),
-        _split_advice(dataset),
-        *(overlap.warning(dataset.vocabulary.tokenizer.unit) for overlap in overlaps(dataset) or []),
-    ]
-    lines.append(choice)
-    if trainer.ranks.world > 1:
-        lines.append(f"{trainer.ranks.world} workers share the {trainer.config.training.batch_size} rows of a batch")
-    if progress.finished:
-        lines.append(f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
-    elif progress.step:
-        position = f"after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}"
-        lines.append(f"resuming {path} {position}")
-    elif mode == "resume":
-        lines.append(f"resuming {path} at its beginning, as it holds no whole checkpoint")
-    for line in filter(None, lines):
-        say(console, line)
-
-
-MANY_WORDS = 50_000
-"""Word types of a text of one's own from which on training is said to be slow."""
-
-
-def _size_advice(dataset: Dataset) -> str | None:
-    """Return how to train faster than with the many words of a text of one's own."""
-    types = len(dataset.vocabulary)
-    if dataset.corpus in CORPORA or dataset.vocabulary.tokenizer.unit != "word" or types < MANY_WORDS:
-        return None
-    return f"{types:,} word types make training slow; --text.maximum-size 20000, or --text.tokenizer bpe:8000, makes it faster"
-
-
-FEW_TOKENS = 100_000
-"""Tokens of a split that are enough to score a model, whatever the share of the text that they are."""
-
-
-def _split_advice(dataset: Dataset) -> str | None:
-    """Return how to choose the splits of a text of one's own, if its validation or test split is below 1% of the tokens."""
-    tokens = {name: len(split.ids) for name, split in dataset.splits.items()}
-    small = {name: n for name, n in tokens.items() if n < min(FEW_TOKENS, 0.01 * sum(tokens.values()))}
-    if dataset.corpus in CORPORA or not small:
-        return None
-    sizes = " and ".join(f"the {name} split has {n:,} {plural('token', n)}" for name, n in small.items())
-    return (
-        f"{sizes} of {sum(tokens.values()):,}, too few to score a model; to choose the splits yourself, give a folder with the "
-        "files train.txt, valid.txt and test.txt"
-    )
-
-
-def _unknown_warning(dataset: Dataset, text: TextConfig) -> str | None:
-    """Return the warning if too many validation tokens are outside the vocabulary."""
-    vocabulary = dataset.vocabulary
-    share, unit = unknown_share(vocabulary, dataset.splits["valid"]), vocabulary.tokenizer.unit
-    helps = advice(share.cause, unit, text.minimum_count, text.maximum_size)
-    return share.warning(f"the validation {plural(unit)}", helps)
 
 
 def _unit(trainer: Trainer) -> str:

@@ -16,11 +16,8 @@ from backstory.config.process import StopRequest
 from backstory.config.scores import perplexity
 from backstory.config.terminal import say
 from backstory.data import Dataset
-from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
-from backstory.evaluation.reading_loop import StreamReading
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
-from backstory.readers import StaticReader
 from backstory.results.evaluation_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
@@ -49,6 +46,7 @@ from backstory.training.objectives import ANSWER_SHARE, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
+from backstory.training.validation import read_validation
 
 WINDOW = 20
 """Steps that one line of metrics.jsonl sums up."""
@@ -300,7 +298,7 @@ class Trainer:
         """
         progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():
-            nats, metrics = self._read_validation()
+            nats, metrics = self.read_validation()
             if math.isnan(nats):
                 raise self._breakdown(f"epoch {progress.epoch}: the validation loss is nan")
             best = progress.best_nats is None or nats < progress.best_nats
@@ -310,37 +308,9 @@ class Trainer:
                     self._save_best()
         return nats, metrics, best
 
-    def _read_validation(self) -> tuple[float, dict[str, Any]]:
-        """Return the mean nats, of the answers alone if only they are trained on, and the metrics that apply.
-
-        Every rank reads its share of the rows; the sums of all are added in the order of the ranks. The nats are nan if the
-        weights broke down.
-        """
-        reader, ids = StaticReader(self.model, self.precision), self.dataset.splits["valid"].ids
-        answers, metrics = self.dataset.answers("valid"), MetricSet([])
-        accuracy = None if answers is None else AnswerAccuracy(answers, self.precision, reader.block)
-        if self.model.gated is not None:
-            metrics.add(GateStatistics(self.precision, self.model.gated.config.gate.reward))
-        if accuracy is not None:
-            metrics.add(accuracy)
-        batch_size = min(self.config.training.validation_batch_size, len(ids))
-        rows, sums = self.ranks.share(batch_size), {"nats": 0.0, "tokens": 0}
-        if rows.start < rows.stop:  # there may be fewer rows than ranks
-            stream = StreamReading(reader, ids, self.dataset.vocabulary.start, batch_size=batch_size, rows=rows)
-            try:
-                for block in stream.remaining():
-                    metrics.update(stream.score(block))
-                    stream.observe(block)
-                sums = {"nats": stream.position.nats, "tokens": stream.position.tokens}
-            except NonFiniteError:  # `_validate` reports it with the epoch and the remedy
-                sums["nats"] = math.nan
-        total = added(self.ranks.exchange(sums | {"metrics": metrics.state_dict()}))
-        if math.isnan(total["nats"]):
-            return math.nan, {}
-        metrics.load_state_dict(total["metrics"])
-        answers_only = self.config.training.answer_loss_only
-        nats = accuracy.nats() if answers_only and accuracy is not None else total["nats"] / total["tokens"]
-        return nats, {metric.name: metric.result() for metric in metrics}
+    def read_validation(self) -> tuple[float, dict[str, Any]]:
+        """Return the mean nats of the validation split by the weights as they are, and the metrics that apply."""
+        return read_validation(self.model, self.dataset, self.config, self.precision, self.ranks)
 
     # Stages: training, then fine-tuning.
 
