@@ -41,7 +41,7 @@ from backstory.results import (
     Result,
     TrainingFigures,
 )
-from backstory.results.evaluation_record import EpochRecord
+from backstory.results.training_record import EpochRecord
 from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import Mode
 from backstory.training import fit

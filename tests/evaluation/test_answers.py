@@ -25,7 +25,7 @@ from backstory.readers.base import blocks
 from backstory.reports import read, trainings_table
 from backstory.reports.phrases import summary
 from backstory.reports.sections.gains_section import headline
-from backstory.results.evaluation_record import TrainingFigures
+from backstory.results.training_record import TrainingFigures
 from backstory.training import train
 
 SETTINGS = AlgorithmConfig(bits=2, longest=3, documents=60, held_out=12)

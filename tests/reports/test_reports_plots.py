@@ -12,7 +12,7 @@ import pytest
 from backstory.reports import context_curves, learning_curves, read, svg
 from backstory.reports.sections.figures_section import THIN_POINTS, training_points
 from backstory.results import TruncationFigures
-from backstory.results.evaluation_record import StepsRecord
+from backstory.results.training_record import StepsRecord
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

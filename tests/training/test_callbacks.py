@@ -10,7 +10,7 @@ import torch
 from runs import events, outcome, with_training
 
 from backstory.config import RunConfig, UserError
-from backstory.results.evaluation_record import EpochRecord
+from backstory.results.training_record import EpochRecord
 from backstory.training import train
 from backstory.training.callbacks import TrainingStep
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from backstory.config import UserError
 from backstory.config.errors import plural
-from backstory.interop.hf_model import Finish, HuggingFaceModel, Layout, Way, longest
+from backstory.interop.hf_cache import Layout
+from backstory.interop.hf_model import Finish, HuggingFaceModel, Way, longest
 from backstory.models import LanguageModel
 
 T = TypeVar("T")

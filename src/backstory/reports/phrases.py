@@ -22,8 +22,8 @@ from backstory.results import (
     TrainingFigures,
     TruncationFigures,
 )
-from backstory.results.evaluation_record import EpochRecord
 from backstory.results.examination_record import Published
+from backstory.results.training_record import EpochRecord
 
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
 """The states of a trial, in the order in which they are counted."""

@@ -1,7 +1,7 @@
 """Results as typed records: every kind is declared once, and read, checked, written and documented from that; no torch."""
 
 from backstory.results.common import AuditRecord, Figures, ProvenanceRecord, UnknownTokens
-from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
+from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures, TruncationFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.passage import Candidates, Layer, Numbers, Passage, Weights, Word
@@ -10,6 +10,7 @@ from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.result_file import KINDS, OtherFigures, Result, result_at, result_from, result_or_none
 from backstory.results.run_results import RunResults, read, read_log
 from backstory.results.search_record import SearchFigures
+from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import Record
 
 __all__ = [

@@ -15,12 +15,13 @@ from backstory.config.renamed import current_result
 from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
 from backstory.results.display import Displayable, escaped
-from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
+from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.referee_record import RefereeFigures
 from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.search_record import SearchFigures
+from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import AGAIN, Json, JsonObject, Name, Record, WrongValue, convert
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import parse

@@ -13,9 +13,10 @@ from backstory.config import UserError
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import open_regular, read_small_text
 from backstory.config.terminal import one_line
-from backstory.results.evaluation_record import EvaluationFigures, TrainingFigures
+from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
 from backstory.results.run_results import CONFIG, marked, read_epochs
+from backstory.results.training_record import TrainingFigures
 from backstory.storage.documents import parse
 from backstory.storage.lock import held
 from backstory.storage.manifest import LARGEST_HEADER

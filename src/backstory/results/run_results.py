@@ -23,16 +23,11 @@ from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
 from backstory.config.terminal import one_line
 from backstory.results.common import Figures, ProvenanceRecord
-from backstory.results.evaluation_record import (
-    EpochRecord,
-    EvaluationFigures,
-    SampleFigures,
-    StepsRecord,
-    TrainingFigures,
-)
+from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.result_file import KINDS, Result, check_writable, read_text, result_in
+from backstory.results.training_record import EpochRecord, StepsRecord, TrainingFigures
 from backstory.results.validation import Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.manifest import best_file

@@ -10,7 +10,7 @@ import torch
 from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
-from backstory.results.evaluation_record import EpochRecord
+from backstory.results.training_record import EpochRecord
 
 METHODS = ("on_step", "on_epoch")
 

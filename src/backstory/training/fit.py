@@ -30,8 +30,8 @@ from backstory.jobs.workers import MOST_WORKERS, hosted
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory, restored_threads
 from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
-from backstory.results.evaluation_record import EpochRecord, TrainingFigures, TrainingTokens
 from backstory.results.result_file import Result, result_or_none, write_result
+from backstory.results.training_record import EpochRecord, TrainingFigures, TrainingTokens
 from backstory.runs.run import best_checkpoint, corpus_places, tensors_hash, weights
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically

@@ -18,7 +18,7 @@ from backstory.config.terminal import say
 from backstory.data import Dataset
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
-from backstory.results.evaluation_record import EpochRecord
+from backstory.results.training_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
@@ -46,7 +46,7 @@ from backstory.training.objectives import ANSWER_SHARE, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
-from backstory.training.validation import read_validation
+from backstory.training.validation_reading import read_validation
 
 WINDOW = 20
 """Steps that one line of metrics.jsonl sums up."""

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from backstory.config.scores import IN_BITS, bits, perplexity
 from backstory.config.terminal import say
-from backstory.results.evaluation_record import EpochRecord
+from backstory.results.training_record import EpochRecord
 
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress."""

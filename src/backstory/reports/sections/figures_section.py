@@ -24,8 +24,8 @@ from backstory.reports.phrases import (
 from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
-from backstory.results.evaluation_record import EpochRecord
 from backstory.results.examination_record import Published
+from backstory.results.training_record import EpochRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
