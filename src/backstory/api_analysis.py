@@ -105,7 +105,7 @@ def examine(
     if text is not None:
         raise UserError("a model in memory is examined on token ids or a prepared corpus; give it as corpus")
     if corpus is None:
-        raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
+        raise UserError("a model in memory has no corpus of its own; name one, or give token ids")
     requested = examine_options(experiment, options)
     text_config = TextConfig(corpus=str(corpus), field=requested.field or TextConfig().field)
     dataset = prepare(text_config) if isinstance(corpus, str | Path) else corpus

@@ -75,7 +75,7 @@ def is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
 
 
 def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
-    """Return a text of one's own as a path, or as a file open for bytes.
+    """Return a user's own text as a path, or as a file open for bytes.
 
     A string is the text itself if it has white space and names no file. Raises UserError for a single word and for one line
     that ends like the name of a file, if no such file is there, and for the name of a split, a reader or an experiment.

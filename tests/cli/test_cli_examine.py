@@ -1,4 +1,4 @@
-"""Examinations on the command line: of a text of one's own, and by how many processes."""
+"""Examinations on the command line: of a user's own text, and by how many processes."""
 
 import json
 import os

@@ -141,11 +141,11 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ("reader tune run --reader dynamic:rule=sgd --grid decay=0.1,2", r"decay must be at least 0 and at most"),
         (
             "reader tune run --reader cache --grid theta=1,1.0",
-            r"--grid theta: the value 1.0 stands twice; leave one out",
+            r"--grid theta: the value 1.0 appears twice; leave one out",
         ),
         (
             "reader tune run --reader cache --grid weight=0,0",
-            r"--grid weight: the value 0.0 stands twice; leave one out",
+            r"--grid weight: the value 0.0 appears twice; leave one out",
         ),
         ("reader tune run --reader cache --grid theta=1 --grid theta=2", r"--grid gives theta twice; give all of its"),
         (

@@ -382,7 +382,7 @@ def test_hints_name_what_is_near_and_nothing_else() -> None:
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
-    with pytest.raises(UserError, match=r"is not valid YAML at line 2 \(key seed stands twice\)"):
+    with pytest.raises(UserError, match=r"is not valid YAML at line 2 \(key seed appears twice\)"):
         from_yaml(RunConfig, "seed: 1\nseed: 2\n", "mine.yaml")
 
 

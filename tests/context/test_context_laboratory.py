@@ -476,7 +476,7 @@ def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: 
         bs.examine(build(), other, maximum_context=5, targets=5)
     with pytest.raises(UserError, match="made with another vocabulary or tokenizer"):
         bs.examine(model, np.arange(100), maximum_context=5, targets=5)
-    with pytest.raises(UserError, match="a model at hand has no corpus of its own"):
+    with pytest.raises(UserError, match="a model in memory has no corpus of its own"):
         bs.examine(model)
     with pytest.raises(UserError, match=r"drop needs part-of-speech tags.*tagger"):
         bs.examine(model, np.zeros(100, int), "drop", maximum_context=30, context=20)

@@ -52,7 +52,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"training.optimizer": {"range": [1, 2]}}, r"training.optimizer must be one of sgd, adam, adamw, nadam, not 1"),
     ({"training.optimizer": {"choice": ["adm"]}}, r"must be one of sgd, adam, nadam \(did you mean 'adam'\?\), not|not 'adm'"),
     ({"training.optimizer": {"choice": []}}, r"choice is empty"),
-    ({"training.optimizer": {"choice": ["sgd", "sgd"]}}, r"a choice stands twice"),
+    ({"training.optimizer": {"choice": ["sgd", "sgd"]}}, r"a choice appears twice"),
     ({"training.decay_epochs": {"choice": [[1], [2]]}}, r"a choice is between numbers, words, true, false and null"),
     ({"model.core": {"choice": [3]}}, r"mine: model.core must be a mapping"),
     # What all trials share.

@@ -274,7 +274,7 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
     if len(values) > len(positions) and not any(s.listed for s in positions):
         extra = values[len(positions)]
         if verb == "generate":
-            return f'unexpected argument {extra!r}; a prompt stands in quotes: `{usage} --prompt "THE WORDS"`'
+            return f'unexpected argument {extra!r}; put the prompt in quotes: `{usage} --prompt "THE WORDS"`'
         if verb == "read":
             return f"unexpected argument {extra!r}; it reads standard input: `{usage} < {pasted(extra)}`"
         if verb == "explain" and (extra == "-" or Path(extra).exists()):
@@ -291,5 +291,5 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
             return f"unexpected argument '{extra}'; the folder to write is given as --out {pasted(extra)}"
         return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
     if len(values) > 1 and any(s.listed for s in positions):
-        return f"unexpected argument '{values[-1]}'; what is read stands together, and a flag has one value: `{usage}`"
+        return f"unexpected argument '{values[-1]}'; a flag takes one value, and other arguments go together: `{usage}`"
     return f"the command line cannot be read; `backstory {verb} --help` explains"

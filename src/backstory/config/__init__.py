@@ -1,4 +1,4 @@
-"""Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch.
+"""Dataclasses that describe a run, read from and written to strict YAML; this package imports no torch.
 
 A module is imported when one of its names is first used: help needs none of the settings.
 """
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
             if hasattr(home, name):
                 value = globals()[name] = getattr(home, name)
                 return value
-    # Python then looks for a module of this room.
+    # Python then looks for a module of this package.
     raise AttributeError(f"module 'backstory.config' has no attribute '{name}'")
 
 

@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value} appears twice", key.start_mark)
             if isinstance(key, yaml.ScalarNode):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -141,7 +141,7 @@ def parsed(text: str, wrong: Callable[[str], str]) -> Any:
     except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         problem = getattr(error, "problem", None) or ""
-        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference", "is a tag")) else ""
+        why = f" ({problem})" if problem.endswith(("appears twice", "is a reference", "is a tag")) else ""
         raise UserError(wrong(f"{f' at line {mark.line + 1}' if mark else ''}{why}")) from None
 
 
@@ -209,7 +209,7 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
             raise wrong("a list")
         return tuple(_convert(arguments[0], v, f"{path}[{i}]", source) for i, v in enumerate(value))
     if kind is float and isinstance(value, str):
-        # YAML 1.1 reads 1e-3 (no dot) as text; whoever writes it means the number.
+        # YAML 1.1 reads 1e-3 (no dot) as text; people who write it mean the number.
         try:
             return float(value)
         except ValueError:

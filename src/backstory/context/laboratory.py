@@ -1,4 +1,4 @@
-"""Examine trained runs, sets of runs that differ in their seed, and models at hand, and write the results."""
+"""Examine trained runs, sets of runs that differ in their seed, and models in memory, and write the results."""
 
 import hashlib
 import io
@@ -45,9 +45,9 @@ from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
 FORMAT = 1
-"""Raised when the rules of this room change, so that losses made by older rules are not taken over."""
+"""Raised when the rules of examinations change, so that losses made by older rules are not taken over."""
 OF_RUNS = ("reader", "precision", "data_dir", "corpus", "allow_unknown", *LoadOptions.__dataclass_fields__)
-"""Options of runs alone: a model at hand comes with its reader and its text."""
+"""Options of runs alone: a model in memory comes with its reader and its text."""
 
 
 @checked()
@@ -61,7 +61,7 @@ def examine_run(
 ) -> ExaminationResult:
     """Run an experiment on a trained run; docs/results.md describes the result.
 
-    The reader reads the baseline, and every context with nothing read before it. `text` is a text of one's own, instead of a
+    The reader reads the baseline, and every context with nothing read before it. `text` is a user's own text, instead of a
     split. The result is written to `options.out`, else to a folder in the run named by the options; that of a model from
     elsewhere (`hf:...`) only where there is an `out`. Targets and contexts are words where the tokens are pieces of them
     (`fold`). Conditions that a stopped examination finished there are taken over, unless `options.again`. Raises UserError,
@@ -148,7 +148,7 @@ def examine_model(
     ranks: ProcessGroup | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExaminationResult:
-    """Run an experiment on a model, a reader or anything with `score`, that is at hand.
+    """Run an experiment on a model, a reader or anything with `score`, that is in memory.
 
     `corpus` is a prepared one, of which a split is read, or token ids (N,) alone; these have no words, so that there are no
     tags and no frequencies. A scorer alone cannot read a text from end to end: the longest context stands for all there is.
@@ -300,7 +300,7 @@ def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Sub
     limit = run.model.capabilities.maximum_length
     _check_window(run.name, limit, options)
     training = None
-    if options.experiment == "replace":  # a text of one's own comes without a training text
+    if options.experiment == "replace":  # a user's own text comes without a training text
         training = (
             dataset if "train" in dataset.splits else run.dataset(options.corpus, options.data_dir, options.field)
         )

@@ -1,4 +1,4 @@
-"""Open what an evaluation reads: a trained run, its corpus or a text of one's own, and a reader over the run."""
+"""Open what an evaluation reads: a trained run, its corpus or a user's own text, and a reader over the run."""
 
 import hashlib
 import warnings
@@ -67,7 +67,7 @@ class EvalSetup:
     def overlap(self, data_dir: Path | None, allow_equal: bool) -> list[SplitOverlap] | None:
         """Return how much of the text stands in the splits that the model was trained or chosen on.
 
-        None if that cannot be measured: for a synthetic corpus, a model from elsewhere, or a text of one's own where the
+        None if that cannot be measured: for a synthetic corpus, a model from elsewhere, or a user's own text where the
         training corpus is not there. Raises UserError for a test split that is the validation split.
         """
         if self.split.name == "test":
@@ -132,12 +132,12 @@ def open_evaluation(
 
 
 def read_text(run: Run, text: Path | BinaryIO, field: str | None = None, lines: TextLines | None = None) -> Dataset:
-    """Return a text of one's own in the run's vocabulary, as a dataset with the one split `text`. Raises UserError.
+    """Return a user's own text in the run's vocabulary, as a dataset with the one split `text`. Raises UserError.
 
     `field` holds the texts of a file of records; by default it is that of the run's corpus. With `lines`, each line is a
     document.
     """
-    vocabulary, provenance, left_out = run.vocabulary, "a text of one's own", ""
+    vocabulary, provenance, left_out = run.vocabulary, "a user's own text", ""
     files: list[Source] = []
     if isinstance(text, Path) and not is_plain(text):
         field = field or (TextConfig() if run.config is None else run.config.text).field

@@ -115,7 +115,7 @@ class ProcessPredictor:
     def _exchanged(self, request: bytes, longest: int) -> bytes | None:
         """Write a line and return the next one that comes, or what there is where it is too long or the output ends.
 
-        None after `timeout` seconds, whoever else holds the pipes open.
+        None after `timeout` seconds, even if another process holds the pipes open.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None

@@ -54,4 +54,4 @@ class RefereedText:
     def description(self) -> dict[str, Any]:
         """Return what a result's provenance says of it."""
         sha256 = hashlib.sha256(self.ids.astype(np.int64).tobytes()).hexdigest()
-        return {"name": self.name, "fingerprint": sha256, "types": self.types, "provenance": "a text of one's own"}
+        return {"name": self.name, "fingerprint": sha256, "types": self.types, "provenance": "a user's own text"}

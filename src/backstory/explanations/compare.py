@@ -80,7 +80,7 @@ def compare_readers(
     """Compare readers on a stretch of text and return the result (docs/reports.md describes it).
 
     `gains.pairs` says which reader is compared with which. Each reads the text once, scored before it learns; its scores are
-    those of `evaluate --per-token`. `text` is a text of one's own in place of a split: a file by its path, or one open for
+    those of `evaluate --per-token`. `text` is a user's own text in place of a split: a file by its path, or one open for
     bytes. The result is written to `options.out`, else to RUN/explain-reading with whatever is not usual added to the name.
     Raises UserError.
     """

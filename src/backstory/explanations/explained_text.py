@@ -39,7 +39,7 @@ SHORT = 40
 
 @dataclass(frozen=True)
 class ExplainedText:
-    """An open run with the text to explain, a split or a text of one's own."""
+    """An open run with the text to explain, a split or a user's own text."""
 
     run: Path | Run
     """The run as it was named, or itself."""
@@ -50,7 +50,7 @@ class ExplainedText:
     def open(
         run: Path | str | Run, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None
     ) -> "ExplainedText":
-        """Open a run with a split (else test) or a text of one's own that reaches to token `at`. Raises UserError."""
+        """Open a run with a split (else test) or a user's own text that reaches to token `at`. Raises UserError."""
         if text is not None and options.split is not None:
             raise UserError("--text and --split exclude each other; give one of them")
         setup = open_evaluation(run, options, reader=reader, split=options.split or "test", text=text)
@@ -64,7 +64,7 @@ class ExplainedText:
     def open_other(self, against: str) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
         """Open another reader of the same run, or the same reader of another run.
 
-        Raises UserError unless they can be compared. A text of one's own is not read again: it may be a pipe, and its ids are
+        Raises UserError unless they can be compared. A user's own text is not read again: it may be a pipe, and its ids are
         those of the vocabulary that both runs have.
         """
         setup, reading = self.setup, self.setup.options
@@ -107,7 +107,7 @@ class ExplainedText:
 
     @property
     def own_text(self) -> bool:
-        """True for a text of one's own, in place of a split."""
+        """True for a user's own text, in place of a split."""
         return self.setup.options.text is not None
 
     @property
@@ -126,7 +126,7 @@ class ExplainedText:
 
     @property
     def folder_part(self) -> str:
-        """Name of the text in folders: a split, or a text of one's own with some digits of its fingerprint."""
+        """Name of the text in folders: a split, or a user's own text with some digits of its fingerprint."""
         dataset = self.setup.dataset
         return f"{dataset.corpus[:SHORT]}-{dataset.fingerprint[:DIGITS]}" if self.own_text else self.name
 

@@ -70,7 +70,7 @@ def explain_passage(
 ) -> Result[ExplanationFigures]:
     """Explain a passage and return the result (docs/reports.md describes it).
 
-    `text` is a text of one's own in place of a split: a file by its path, or one open for bytes, which is read to its end.
+    `text` is a user's own text in place of a split: a file by its path, or one open for bytes, which is read to its end.
     With `options.find` (of `cache` alone) the passage leads up to a case that is looked for from `at` on (`find_case`). The
     result is written to `options.out`, else to RUN/explain-NAME with whatever is not usual added to the name; that of a model
     from elsewhere (`hf:...`) only to `options.out`. Raises UserError.

@@ -148,7 +148,7 @@ def _run(
 ) -> int | None:
     """Run a command on a worker and return its exit code; None if an earlier worker began it and is gone.
 
-    The command ends, its work saved, when it is to be stopped, and when whoever started it is gone.
+    The command ends, its work saved, when it is to be stopped, and when the process that started it is gone.
     """
     from distributed import get_worker
 

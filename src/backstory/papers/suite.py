@@ -181,4 +181,4 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
 
 _PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)
 names, load = _PACKAGED.names, _PACKAGED.load
-"""The names of the packaged suites; what reads one of them, or a file of one's own, and `plan.check` checks its content."""
+"""The names of the packaged suites; what reads one of them, or a user's own file, and `plan.check` checks its content."""

@@ -1,4 +1,4 @@
-"""Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
+"""Result files to tables, plots and one self-contained HTML page; this package reads files only and imports no torch."""
 
 from backstory.reports import passage_html, passage_terminal
 from backstory.reports.document import Section

@@ -11,7 +11,7 @@ from backstory.runs.run_folder import Mode
 from backstory.training.loop import Trainer
 
 MANY_WORDS = 50_000
-"""Word types of a text of one's own from which on training is said to be slow."""
+"""Word types of a user's own text from which on training is said to be slow."""
 FEW_TOKENS = 100_000
 """Tokens of a split that are enough to score a model, whatever the share of the text that they are."""
 
@@ -52,7 +52,7 @@ def _text_advice(dataset: Dataset, text: TextConfig) -> Iterator[str]:
 
 
 def _size_advice(dataset: Dataset) -> str | None:
-    """Return how to train faster than with the many words of a text of one's own."""
+    """Return how to train faster than with the many words of a user's own text."""
     types = len(dataset.vocabulary)
     if dataset.corpus in CORPORA or dataset.vocabulary.tokenizer.unit != "word" or types < MANY_WORDS:
         return None
@@ -60,7 +60,7 @@ def _size_advice(dataset: Dataset) -> str | None:
 
 
 def _split_advice(dataset: Dataset) -> str | None:
-    """Return how to choose the splits of a text of one's own, if its validation or test split is below 1% of the tokens."""
+    """Return how to choose the splits of a user's own text, if its validation or test split is below 1% of the tokens."""
     tokens = {name: len(split.ids) for name, split in dataset.splits.items()}
     small = {name: n for name, n in tokens.items() if n < min(FEW_TOKENS, 0.01 * sum(tokens.values()))}
     if dataset.corpus in CORPORA or not small:

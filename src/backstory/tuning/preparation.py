@@ -195,7 +195,7 @@ def parse_grid(stack: Stack, grid: Sequence[str]) -> ValueLists:
         points = (from_dict(owners[name], {name: typed(value, name)}, f"grid {name}") for value in values.split(","))
         lists[name] = [getattr(point, name) for point in points]
         if twice := [value for i, value in enumerate(lists[name]) if value in lists[name][:i]]:
-            raise UserError(f"--grid {name}: the value {twice[0]} stands twice; leave one out")
+            raise UserError(f"--grid {name}: the value {twice[0]} appears twice; leave one out")
     return lists
 
 

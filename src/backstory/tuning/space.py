@@ -80,7 +80,7 @@ class Parameter:
 
 _PACKAGED = Packaged(Space, "backstory.tuning", "spaces", "space")
 names, load = _PACKAGED.names, _PACKAGED.load
-"""The names of the packaged spaces; what reads one of them, or a file of one's own, and `parameters` checks more."""
+"""The names of the packaged spaces; what reads one of them, or a user's own file, and `parameters` checks more."""
 
 
 def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS) -> tuple[Parameter, ...]:
@@ -206,7 +206,7 @@ def _choices(name: str, values: list, contexts: list[Settings], where: str) -> t
         raise UserError(f"{where}: a choice is between numbers, words, true, false and null")
     choices = _converted_in_all(name, values, contexts, where)
     if len(set(choices)) < len(choices):
-        raise UserError(f"{where}: a choice stands twice; leave one out")
+        raise UserError(f"{where}: a choice appears twice; leave one out")
     return tuple(choices)
 
 
