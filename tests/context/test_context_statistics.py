@@ -364,7 +364,7 @@ def test_draws_over_seeds_have_the_limits_of_a_t_interval_and_keep_conditions_to
     limit = t_limit(3) * effects.std(0, ddof=1) / 2
     np.testing.assert_allclose(np.quantile(draws, [0.025, 0.975], axis=0), [-limit, limit], rtol=0.03)
     np.testing.assert_allclose(draws[:, 1], 10 * draws[:, 0], atol=1e-9)
-    with pytest.raises(ValueError, match="one seed does not tell"):
+    with pytest.raises(ValueError, match="cannot be seen from one seed"):
         resampled_seeds(effects[:1], 0)
 
 

@@ -222,7 +222,7 @@ def test_a_shuffled_buffer_is_another_texts() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"size": 10, "span": 4}, "must be a multiple of model.buffer.span, and 10 is none of 4; use 8"),
+        ({"size": 10, "span": 4}, "must be a multiple of model.buffer.span, which is 4, and 10 is not; use 8"),
         ({"size": 3, "span": 4}, "use 4"),
         ({"size": 4, "span": 1}, "no difference"),
         ({"size": 4, "span": 2, "values": "following", "ends": "present"}, "is unknown if the span ends"),

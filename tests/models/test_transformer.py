@@ -169,11 +169,11 @@ def test_every_dropout_alone_makes_training_differ_from_evaluation(name: str) ->
 @pytest.mark.parametrize(
     ("hidden", "positions", "told"),
     [
-        (50, "sinusoidal", "a multiple of 4 for 4 heads, and 50 is none; use 52"),
+        (50, "sinusoidal", "a multiple of 4 for 4 heads, and 50 is not; use 52"),
         (
             52,
             "rotary",
-            "a multiple of 8 for 4 heads of an even size, which rotary positions need, and 52 is none; use 56",
+            "a multiple of 8 for 4 heads of an even size, which rotary positions need, and 52 is not; use 56",
         ),
     ],
 )

@@ -50,7 +50,7 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
         return self.corpus[0] if len(self.corpus) == 1 and self.text is None else None
 
     def options(self) -> EvalOptions:
-        """Return the options of the evaluation. Raises UserError for a text that is none."""
+        """Return the options of the evaluation. Raises UserError for what is not a text."""
         args = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
         from backstory.data import CORPORA
         from backstory.runs.run import is_elsewhere

@@ -116,7 +116,7 @@ def unpack(data: bytes, name: str, damaged: bool = False) -> tuple[Header, bytes
 
 
 def _header(deflated: bytes) -> Header | None:
-    """Return a header; None for one that is none. Raises ValueError and zlib.error."""
+    """Return a header; None for what is not a header. Raises ValueError and zlib.error."""
     inflater = zlib.decompressobj()
     values = parse(inflater.decompress(deflated, LARGEST_HEADER))
     values = LATER | values if isinstance(values, dict) else values

@@ -115,7 +115,7 @@ def widened(means: np.ndarray, centre: np.ndarray, count: int) -> np.ndarray:
 
 
 def widening(count: int) -> float:
-    """Return the factor of `widened`: 1.29 for 8 parts, 1.04 for 40. It is 1 for one part, which tells of no variance."""
+    """Return the factor of `widened`: 1.29 for 8 parts, 1.04 for 40. It is 1 for one part, which shows no variance."""
     return t_limit(count - 1) / NORMAL_LIMIT * math.sqrt(count / (count - 1)) if count > 1 else 1.0
 
 
@@ -213,7 +213,7 @@ def resampled_seeds(effects: np.ndarray, seed: int, resamples: int = RESAMPLES) 
     """
     seeds = len(effects)
     if seeds < 2:
-        raise ValueError("one seed does not tell how seeds differ; give the effects of two or more")
+        raise ValueError("how seeds differ cannot be seen from one seed; give the effects of two or more")
     random = np.random.default_rng([seed, seeds])
     normal = random.standard_normal((resamples, seeds)) @ (effects - effects.mean(0)) / math.sqrt(seeds * (seeds - 1))
     return normal * np.sqrt((seeds - 1) / random.chisquare(seeds - 1, (resamples, 1)))

@@ -215,7 +215,7 @@ class Experiment:
     by: tuple[str, ...] = ()
     """Usual splits of its targets."""
     picture: PictureRecord | None = None
-    """Description by which reports draw and tell its effects; None for the experiments of the paper, whose figures combine
+    """Description by which reports draw and describe its effects; None for the experiments of the paper, whose figures combine
     several. Each condition of an experiment with a picture has the parameter `series`, and without a split a `boundary`."""
 
 

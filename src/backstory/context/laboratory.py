@@ -204,7 +204,7 @@ def examine_model(
         origin = ProvenanceRecord.begun({"seed": None}, device, precision.name, precision.reason, described)
     depends_on = {**reading, **weights, "text": described["fingerprint"]}
     subject = _Subject(name, on, reading, depends_on, origin, text, limit)
-    # Scores of a reader that does not tell its settings, or of a scorer, cannot be recognised.
+    # Scores of a reader without settings, or of a scorer, cannot be recognised.
     again = options.again or layers is None
     return _examine(subject, options, options.out, progress=progress, ranks=ranks, again=again)
 
@@ -425,7 +425,7 @@ def _with_cache(readers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _layers(reader: Reader) -> list[dict[str, Any]] | None:
-    """Return the names and settings of a reader's layers, innermost first; None where one does not tell its settings."""
+    """Return the names and settings of a reader's layers, innermost first; None where one does not expose its settings."""
     layers = []
     for layer in reader.stack():
         settings = getattr(layer, "settings", None)

@@ -65,7 +65,7 @@ def referee(
         check_place(options.out, RefereeFigures.kind)
     if process is not None:
         if types is None:
-            raise UserError("a process must be told how many types there are; give types=")
+            raise UserError("a process needs the number of types; give types=")
         make: Callable[[], Any] = partial(ProcessPredictor, process, types, rows, options.timeout)
     else:
         make = factory_of(predictor, rows)

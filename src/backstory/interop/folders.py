@@ -83,7 +83,7 @@ def look(folder: Path) -> WeightSizes:
     try:
         held = WeightSizes(len(tensors), sum(prod(entry["shape"]) for entry in tensors))
     except (TypeError, KeyError):
-        raise UserError(f"the weights in {folder} are damaged: a header is none; fetch them again") from None
+        raise UserError(f"the weights in {folder} are damaged: a header cannot be read; fetch them again") from None
     for key, value in _values(settings):
         _check_setting(folder / CONFIG, key, value, held)
     return held

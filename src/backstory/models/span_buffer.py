@@ -47,7 +47,7 @@ class Spans:
             return cls(config.size, 1, 1, 0, lag)
         if config.size % length:
             raise UserError(
-                f"model.buffer.size must be a multiple of model.buffer.span, and {config.size} is none of {length}; "
+                f"model.buffer.size must be a multiple of model.buffer.span, which is {length}, and {config.size} is not; "
                 f"use {max(length, config.size // length * length)}"
             )
         if config.vectors == "minus" and length == 1:

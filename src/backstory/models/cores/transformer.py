@@ -150,7 +150,7 @@ def _check(config: TransformerConfig) -> None:
     if config.hidden % unit:
         why = f"{config.heads} heads" + (" of an even size, which rotary positions need" if rotary else "")
         raise UserError(
-            f"model.core.hidden must be a multiple of {unit} for {why}, and {config.hidden} is none; "
+            f"model.core.hidden must be a multiple of {unit} for {why}, and {config.hidden} is not; "
             f"use {-(-config.hidden // unit) * unit}"
         )
 
