@@ -51,7 +51,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "referee-honest": partial(checks.refused, "predictor", "referee-zoo"),
     },
     "docs/reports.md": {"sections": records.report_sections},
-    "docs/reproduce.md": papers.reproduced(),
+    "docs/reproduce.md": {"suites": papers.suites_and_costs},
     "docs/span-buffer.md": {
         "span-buffer-scratch": papers.buffer_training,
         "span-buffer-search": papers.buffer_search,

@@ -14,7 +14,7 @@ from typing import Any
 import generate
 import numpy as np
 import pytest
-from tables import sources, speeds
+from tables import papers, sources, speeds
 
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
@@ -191,10 +191,36 @@ def test_the_install_commands_name_what_is_there() -> None:
     assert (ROOT / "constraints.txt").is_file()
 
 
-def test_links_point_to_files() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
-            assert (document.parent / link).exists(), f"{document.name}: {link}"
+def anchors(page: str) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE)
+    texts = [re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
+
+
+def test_links_point_to_files_and_their_headings() -> None:
+    broken = []
+    for document in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ):
+        for link in re.findall(r"\]\(([^)\s:]+)\)", document.read_text(encoding="utf-8")):
+            file, _, anchor = link.partition("#")
+            target = document.parent / file if file else document
+            known = not anchor or (target.exists() and anchor in anchors(target.read_text(encoding="utf-8")))
+            if not (target.exists() and known):
+                broken.append(f"{document.relative_to(ROOT)}: {link}")
+    assert broken == []
+
+
+def test_every_suite_with_a_result_has_its_tables_on_a_page() -> None:
+    pages = "".join((ROOT / document).read_text(encoding="utf-8") for document in generate.TABLES)
+    for name in papers.suites():
+        for kind, make in papers.KINDS.items():
+            shown = kind != "-recency" and bool(make(name).rows)
+            assert not shown or f"<!-- table: {name}{kind} -->" in pages, f"{name}{kind}"
 
 
 def test_tables_are_made_from_results() -> None:

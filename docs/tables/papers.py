@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import get_args
 
 from evidence import evidence
 from tables import sources
 from tables.sources import figures_of, files, headed, result
 
 from backstory.config.formats import MISSING
+from backstory.papers.plan import runs_of
+from backstory.papers.suite import Scale, load
+from backstory.papers.suite import names as suite_names
 from backstory.reports import Table
 from backstory.reports.sections import reproduction_section as reproductions
 
@@ -77,12 +80,27 @@ KINDS: dict[str, Callable[[str], Table]] = {
 """Tables of a suite, by what follows its name where a document has a place for one."""
 
 
-def reproduced() -> dict[str, Callable[[], Table]]:
-    """Tables of every suite that has a result, as far as the result holds them; findings and recency stand on other pages."""
-    kinds = ("", "-claims", "-parts", "-memory")
-    names = suites()
-    tables = {f"{name}{kind}": partial(KINDS[kind], name) for name in names for kind in kinds}
-    return {table: make for table, make in tables.items() if table in names or make().rows}
+def suites_and_costs() -> Table:
+    """Every packaged suite: its title, its runs and their stated time at both scales, and how many have a result here."""
+    rows = []
+    for name in suite_names():
+        suite, cells = load(name), []
+        for scale in get_args(Scale):
+            runs = runs_of(suite, scale, name) if any(getattr(system, scale) for system in suite.systems) else []
+            hours = f"{sum(run.minutes for run in runs) / 60:,.1f}"
+            cells += [str(len(runs)), hours] if runs else ["–", "–"]
+            if scale == "small":
+                cells.append(str(len(_finished(name) & {run.name for run in runs})))
+        rows.append((name, suite.title, *cells))
+    small = ("small scale: runs", "core-hours stated", "finished here")
+    return headed(("suite", "title", *small, "full scale: runs", "GPU-hours stated"), rows, texts=2)
+
+
+def _finished(name: str) -> set[str]:
+    """Names of the runs that the result of a suite holds in full."""
+    if name not in suites():
+        return set()
+    return {run["run"] for run in figures_of(f"reproduce-{name}")["runs"] if run["state"] == "done"}
 
 
 GAINS: tuple[tuple[str, str, str, str], ...] = (
