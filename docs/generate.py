@@ -31,6 +31,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "with-cache": examinations.with_cache,
         "harmed": examinations.harmed,
     },
+    "docs/training.md": {"timed": evaluations.timed},
     "docs/results.md": {},
     "docs/codec.md": {"codes": codes.codes, "codes-of-docs": codes.codes_of_docs, "coding-speed": codes.coding_speed},
     "docs/counting.md": {

@@ -52,6 +52,40 @@ def reading() -> Table:
     return headed(heads, rows, numbers=(2, 3, 4, 5))
 
 
+def timed() -> Table:
+    """The recipes for a given time: their steps and time on two threads, and test perplexity with more and more readers."""
+    rows = []
+    for name, label in TIMED.items():
+        trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
+        config, seconds = trained.provenance.config, trained.provenance.seconds
+        assert config is not None and seconds is not None
+        extra = [f"read-{name}-{readers}" for readers in ("cache", "stack")]
+        adapted = (f"{figures_of(file)['perplexity']:.2f}" if files(file) else MISSING for file in extra)
+        rows.append(
+            (
+                label,
+                "no" if config["model"]["buffer"]["kind"] == "none" else "yes",
+                trained.provenance.device.removeprefix("cpu ").strip("()"),
+                f"{trained.figures.to_dict()['curve'][-1]['step']:,}",
+                duration(seconds),
+                f"{trained.figures.valid_perplexity:.2f}",
+                f"{read['perplexity']:.2f}",
+                *adapted,
+            )
+        )
+    heads = ("recipe", "pointer", "trained on", "steps", "took", "validation", "test", "test, cache", "test, stack")
+    return headed(heads, rows, numbers=(3, 5, 6, 7, 8))
+
+
+TIMED = {
+    "ptb-5min": "ptb-5min",
+    "ptb-15min": "ptb-15min",
+    "ptb-15min-alone": "ptb-15min without the pointer",
+    "ptb-60min": "ptb-60min",
+}
+"""Results of the recipes for a given time, and what a table calls them."""
+
+
 def full_size() -> Table:
     """A published size that was trained for a while on a GPU, read and examined."""
     rows = []
