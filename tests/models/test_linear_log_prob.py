@@ -157,6 +157,15 @@ def test_learning_from_scored_targets_needs_no_logits(mixture: bool, products: l
     torch.testing.assert_close(scored.weight.grad, fresh.weight.grad)
 
 
+@pytest.mark.parametrize("mixture", [False, True], ids=["softmax", "mixture"])
+def test_scores_that_a_caller_changes_do_not_change_what_is_learned(mixture: bool) -> None:
+    targets = torch.randint(TYPES, (2, 3))
+    scored, expected = predicted(mixture), predicted(mixture).log_prob(targets)
+    with torch.no_grad():
+        scored.log_prob(targets).add_(1)
+    torch.testing.assert_close(scored.log_prob(targets), expected)
+
+
 def test_a_tempered_mixture_is_scored_once(products: list[int]) -> None:
     prediction, targets = Tempered(None, predicted(mixture=True), 2.0), torch.randint(TYPES, (2, 3))
     learned = prediction.log_prob(targets)

@@ -72,19 +72,18 @@ def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = No
 def scored_once(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tensor], Tensor]:
     """Decorate a `log_prob`: without gradients, the same targets under the same autocast are not computed again.
 
-    A reader and what measures it ask for the same scores. With gradients they are always computed.
+    A reader and what measures it ask for the same scores. With gradients they are always computed. Softmaxes do without
+    it: `linear_log_prob` keeps their scores, since it also keeps the residuals from which a reader learns without computing
+    the logits again.
     """
 
     @wraps(log_prob)
     def once(prediction: P, targets: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             return log_prob(prediction, targets)
-        scored, kind = prediction.scored, targets.device.type
+        kind = targets.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-        if not scored.know(targets, dtype):
-            scored.keep(targets, dtype, log_prob(prediction, targets), None)
-        assert scored.log_prob is not None
-        return scored.log_prob.clone()  # what is kept is not the caller's to change
+        return prediction.scored.score(targets, dtype, lambda: (log_prob(prediction, targets), None))
 
     return once
 

@@ -1,5 +1,6 @@
 """log softmax(h W^T + b) at the targets only, in chunks: neither pass ever holds more than one chunk of the logits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Residuals(NamedTuple):
 
 @dataclass
 class ScoredTargets:
-    """Targets of the last scoring without gradients, and what it computed of them.
+    """Targets of a prediction's last scoring without gradients, and the scores.
 
     Kept so that neither scoring the same targets again nor learning from them computes the logits again.
     """
@@ -50,13 +51,18 @@ class ScoredTargets:
     residuals: Residuals | None = None
     """Kept if something may be learned from the targets."""
 
-    def know(self, targets: Tensor, dtype: torch.dtype) -> bool:
-        """Return True if these targets (n,) were scored last, with products in this dtype."""
+    def holds(self, targets: Tensor, dtype: torch.dtype) -> bool:
+        """Return True if these targets were scored last, with products in this dtype."""
         return self.targets is not None and dtype == self.dtype and torch.equal(targets, self.targets)
 
-    def keep(self, targets: Tensor, dtype: torch.dtype, log_prob: Tensor, residuals: Residuals | None) -> None:
-        """Hold the log-probabilities (n,) of targets that were scored."""
-        self.targets, self.dtype, self.log_prob, self.residuals = targets.clone(), dtype, log_prob.clone(), residuals
+    def score(
+        self, targets: Tensor, dtype: torch.dtype, compute: Callable[[], tuple[Tensor, Residuals | None]]
+    ) -> Tensor:
+        """Return the log-probabilities of targets, computed with their residuals unless they are held."""
+        if self.log_prob is None or not self.holds(targets, dtype):
+            log_prob, residuals = compute()
+            self.targets, self.dtype, self.log_prob, self.residuals = targets.clone(), dtype, log_prob, residuals
+        return self.log_prob.clone()  # what is held is not the caller's to change
 
 
 def linear_log_prob(
@@ -84,21 +90,25 @@ def linear_log_prob(
         bias = weight.new_zeros(weight.shape[0])
     rows = max(1, chunk // weight.shape[0])
     if torch.is_grad_enabled():
-        known = scored.residuals if scored is not None and scored.know(targets, dtype) else None
+        known = scored.residuals if scored is not None and scored.holds(targets, dtype) else None
         return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, known)
-    if scored is not None and scored.log_prob is not None and scored.know(targets, dtype):
-        return scored.log_prob.clone()
-    residuals = None
+    if scored is None:
+        return _without_gradients(hidden, weight, bias, targets, dtype, rows, False)[0]
+    return scored.score(
+        targets, dtype, lambda: _without_gradients(hidden, weight, bias, targets, dtype, rows, learning)
+    )
+
+
+def _without_gradients(
+    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, rows: int, learning: bool
+) -> tuple[Tensor, Residuals | None]:
+    """Return log p of the targets (N,); with `learning` also the residuals, if one chunk in full precision computes them."""
     if torch.finfo(dtype).bits < 32:
-        log_prob = _wide_log_prob(hidden, weight, bias, targets, dtype, rows)
-    elif scored is not None and learning and len(hidden) <= rows:
+        return _wide_log_prob(hidden, weight, bias, targets, dtype, rows), None
+    if learning and len(hidden) <= rows:
         residuals = _residuals(*_operands(hidden, weight, bias, dtype), targets, True)
-        log_prob = residuals.log_prob
-    else:
-        log_prob = _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, None)
-    if scored is not None:
-        scored.keep(targets, dtype, log_prob, residuals)
-    return log_prob
+        return residuals.log_prob, residuals
+    return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, rows, None), None
 
 
 def _wide_log_prob(
