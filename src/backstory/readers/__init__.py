@@ -1,6 +1,6 @@
 """Readers: how a text is read, from a static model to weights that move; each predicts before it observes."""
 
-from backstory.readers.base import Reader, ReaderCapabilities, StaticReader, evaluating
+from backstory.readers.base import Reader, ReaderCapabilities, StaticReader, WrappingReader, evaluating
 from backstory.readers.registry import READERS, ReaderKind
 
 __all__ = [
@@ -9,5 +9,6 @@ __all__ = [
     "ReaderCapabilities",
     "ReaderKind",
     "StaticReader",
+    "WrappingReader",
     "evaluating",
 ]

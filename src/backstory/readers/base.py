@@ -156,6 +156,34 @@ class StaticReader(Reader):
         self._state = self._next = clone(snapshot)
 
 
+class WrappingReader(Reader):
+    """Base of a reader on top of another, whose model, block and capabilities are its own too.
+
+    Only `predict` is left to write for one that keeps nothing of what it reads; any other extends the four methods here.
+    """
+
+    inner: Reader
+
+    def __init__(self, inner: Reader, kind: str) -> None:
+        """`kind` is the name of this kind of reader, which follows that of the inner one: `dynamic+cache`."""
+        self.inner = inner
+        self.name = kind if inner.name == "static" else f"{inner.name}+{kind}"
+        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
+        self.capabilities = inner.capabilities
+
+    def start(self, batch_size: int) -> None:
+        self.inner.start(batch_size)
+
+    def observe(self, targets: Tensor) -> None:
+        self.inner.observe(targets)
+
+    def snapshot(self) -> Any:
+        return self.inner.snapshot()
+
+    def restore(self, snapshot: Any) -> None:
+        self.inner.restore(snapshot)
+
+
 def check_rows(reader: Reader, batch_size: int) -> None:
     """Raise UserError for several rows with a reader whose weights move."""
     if batch_size > 1 and reader.capabilities.adapts_weights:

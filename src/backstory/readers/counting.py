@@ -19,7 +19,7 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction
 from backstory.models.prediction import scored_once
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
-from backstory.readers.base import Block, Reader
+from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import BuildContext, ReaderKind, joined
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
 
@@ -50,10 +50,9 @@ class Counts(Protocol):
         """Restore a snapshot, which stays usable."""
 
 
-class CountingReader(Reader):
+class CountingReader(WrappingReader):
     """Any reader with the prediction of counts mixed in, by a weight that is the same everywhere."""
 
-    inner: Reader
     interpolates = True
 
     @checked()
@@ -62,14 +61,12 @@ class CountingReader(Reader):
     ) -> None:
         """`facts` are what results record of the counts. Raises UserError for settings out of range."""
         kind = "ngram" if isinstance(settings, NgramSettings) else "ppm"
-        self.inner, self.settings, self.counts = inner, conforming(settings, f"the reader {kind}"), counts
-        self.name = kind if inner.name == "static" else f"{inner.name}+{kind}"
-        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
-        self.capabilities, self.adapts = inner.capabilities, isinstance(counts, AdaptiveCounts)
-        self._facts = dict(facts or {})
+        super().__init__(inner, kind)
+        self.settings, self.counts = conforming(settings, f"the reader {kind}"), counts
+        self.adapts, self._facts = isinstance(counts, AdaptiveCounts), dict(facts or {})
 
     def start(self, batch_size: int) -> None:
-        self.inner.start(batch_size)
+        super().start(batch_size)
         self.counts.start(batch_size)
 
     def predict(self, tokens: Tensor) -> Interpolation:
@@ -79,14 +76,14 @@ class CountingReader(Reader):
         return Interpolation(p.activations, p, q, gates.repeat(*tokens.shape, 1))
 
     def observe(self, targets: Tensor) -> None:
-        self.inner.observe(targets)
+        super().observe(targets)
         self.counts.observe(targets)
 
     def snapshot(self) -> Any:
-        return self.inner.snapshot(), self.counts.snapshot()
+        return super().snapshot(), self.counts.snapshot()
 
     def restore(self, snapshot: Any) -> None:
-        self.inner.restore(snapshot[0])
+        super().restore(snapshot[0])
         self.counts.restore(snapshot[1])
 
     def fork(self) -> Self:

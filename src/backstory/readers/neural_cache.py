@@ -24,7 +24,7 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
 from backstory.models.devices import available
 from backstory.models.prediction import Pointer
-from backstory.readers.base import Block, Reader
+from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind, joined
 
 GROWTH = 4
@@ -109,27 +109,24 @@ class Pairs:
             )
 
 
-class NeuralCache(Reader):
+class NeuralCache(WrappingReader):
     """Any reader with a neural cache on top.
 
     Vectors stay as they were when they were read, also when the inner reader's weights move. They and their products are in
     float32 at least, whatever the precision of the model.
     """
 
-    inner: Reader
     interpolates = adapts = True
 
     @checked()
     def __init__(self, inner: Reader, settings: CacheSettings) -> None:
         """Raises UserError for settings out of range."""
-        self.inner, self.settings = inner, conforming(settings, "the cache")
-        self.name = "cache" if inner.name == "static" else f"{inner.name}+cache"
-        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
-        self.capabilities = inner.capabilities
+        super().__init__(inner, "cache")
+        self.settings = conforming(settings, "the cache")
         self._pairs = Pairs(settings.window)
 
     def start(self, batch_size: int) -> None:
-        self.inner.start(batch_size)
+        super().start(batch_size)
         self._pairs = Pairs(self.settings.window)
 
     def predict(self, tokens: Tensor) -> Interpolation:
@@ -158,14 +155,14 @@ class NeuralCache(Reader):
         return Pointer(p.activations, weights, words, self.model.vocabulary_size)
 
     def observe(self, targets: Tensor) -> None:
-        self.inner.observe(targets)
+        super().observe(targets)
         self._pairs.keep(targets)
 
     def snapshot(self) -> Any:
-        return self.inner.snapshot(), self._pairs.snapshot()
+        return super().snapshot(), self._pairs.snapshot()
 
     def restore(self, snapshot: Any) -> None:
-        self.inner.restore(snapshot[0])
+        super().restore(snapshot[0])
         self._pairs = Pairs(self.settings.window)
         self._pairs.restore(snapshot[1])
 

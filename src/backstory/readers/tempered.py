@@ -1,7 +1,6 @@
 """A softmax temperature over any reader: its prediction to the power 1 / T, normalised again."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,41 +10,25 @@ from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
 from backstory.models.kernels.linear_log_prob import TABLE
-from backstory.readers.base import Block, Reader
+from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind
 
 TEMPERATURES = tuple(n / 50 for n in range(45, 66))
 """The temperatures that are tried: 0.9 to 1.3."""
 
 
-class TemperedReader(Reader):
+class TemperedReader(WrappingReader):
     """Any reader with a temperature on what it predicts; what it learns, it learns from its own prediction."""
-
-    inner: Reader
 
     @checked()
     def __init__(self, inner: Reader, settings: TemperedSettings) -> None:
         """Raises UserError for a temperature out of range."""
-        self.inner, self.settings = inner, conforming(settings, "the temperature")
-        self.name = "tempered" if inner.name == "static" else f"{inner.name}+tempered"
-        self.model, self.precision, self.block = inner.model, inner.precision, inner.block
-        self.capabilities = inner.capabilities
-
-    def start(self, batch_size: int) -> None:
-        self.inner.start(batch_size)
+        super().__init__(inner, "tempered")
+        self.settings = conforming(settings, "the temperature")
 
     def predict(self, tokens: Tensor) -> Tempered:
         prediction = self.inner.predict(tokens)
         return Tempered(prediction.activations, prediction, self.settings.temperature)
-
-    def observe(self, targets: Tensor) -> None:
-        self.inner.observe(targets)
-
-    def snapshot(self) -> Any:
-        return self.inner.snapshot()
-
-    def restore(self, snapshot: Any) -> None:
-        self.inner.restore(snapshot)
 
 
 class TemperatureScorer:
