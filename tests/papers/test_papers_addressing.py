@@ -77,7 +77,7 @@ def test_a_reading_takes_the_options_of_evaluate(desk: Path) -> None:
     flags = ("--batch-size", "3", "--set", "core.addressing=literal", "--precision", "bfloat16")
     assert reading.flags() == ("--split", "test", "--reader", "static", *flags)
     assert reading.folder_name() == "evaluate-test-bfloat16-batch3-literal"
-    assert reading.described() == "test with static in a batch of 3, core.addressing=literal, in bfloat16"
+    assert reading.described() == "test, static, batch of 3, core.addressing=literal, bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_synthetic_task_is_read_at_chosen_lengths(desk: Path) -> None:
     system = {"name": "copy", "small": small} | lengths
     reading = planned(suite(systems=[system], claims=[]))["copy-seed1"].readings[1]
     assert reading.flags()[4:] == ("--lengths", "30", "60")
-    assert reading.described() == "test with static at lengths 30, 60"
+    assert reading.described() == "test, static, lengths 30, 60"
     assert reading.folder_name() == "evaluate-test-lengths-30-60"
     small["recipe"] = "ptb-small"
     with pytest.raises(UserError, match="the documents of the corpus ptb have no lengths to choose"):
@@ -111,9 +111,7 @@ def test_a_synthetic_task_is_read_at_chosen_lengths(desk: Path) -> None:
 def test_twice_the_same_addressing(desk: Path) -> None:
     system = remembering(MEMORY)
     system["readings"].append(dict(system["readings"][1]))
-    with pytest.raises(
-        UserError, match=f"two readings of test with static in a batch of 3, addressed {WINDOW}; leave one out"
-    ):
+    with pytest.raises(UserError, match=f"two readings of test, static, batch of 3, {WINDOW}; leave one out"):
         planned(suite(systems=[system], claims=[]))
 
 

@@ -174,7 +174,7 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
     with pytest.raises(UserError, match=r"two prepare commands write readers/cache.json; remove one"):
         planned(suite(systems=[system], claims=[]))
     system = suite()["systems"][0] | {"readings": [reading, dict(reading)]}
-    with pytest.raises(UserError, match="two readings of test with dynamic after valid; leave one out"):
+    with pytest.raises(UserError, match="two readings of test, dynamic, after valid; leave one out"):
         planned(suite(systems=[system], claims=[]))
 
 

@@ -353,7 +353,7 @@ BAD = {
     "a name twice": (system(name="wide"), r"two systems are called wide"),
     "a name that is a path": (system(name="../wide"), r"a name is made of letters, digits, dots and hyphens"),
     "no readings": (system(readings=[]), r"system plain: readings is empty"),
-    "a reading twice": (system(readings=[{}, {"split": "test"}]), r"system plain: two readings of test with static"),
+    "a reading twice": (system(readings=[{}, {"split": "test"}]), r"system plain: two readings of test, static"),
     "a reader": (system(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),
     "a split": (system(readings=[{"split": "tset"}]), r"no split 'tset' \(did you mean 'test'\?\)"),
     "an experiment": (
@@ -389,7 +389,7 @@ BAD = {
     "a paper": (suite(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
     "a figure of one system": (
         system(readings=[{"batch_size": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
-        r"compared with the perplexity of test with static in a batch of 10",
+        r"compared with the perplexity of test, static, batch of 10",
     ),
     "systems of nothing": (
         system(readings=[{"batch_size": 0}]),
@@ -397,11 +397,11 @@ BAD = {
     ),
     "a reading of a larger batch twice": (
         system(readings=[{"batch_size": 10}, {}, {"batch_size": 10}]),
-        r"system plain: two readings of test with static in a batch of 10",
+        r"system plain: two readings of test, static, batch of 10",
     ),
     "a claim's systems": (
         claim(better={"system": "wide", "batch_size": 10}),
-        r"system wide does not read test with static in a batch of 10",
+        r"system wide does not read test, static, batch of 10",
     ),
     "a system that begins with itself": (
         small(init_from="plain"),
@@ -432,7 +432,7 @@ BAD = {
     "a claim's system": (claim(better={"system": "wyde"}), r"no system 'wyde' \(did you mean 'wide'\?\)"),
     "a claim's reading": (
         claim(better={"system": "wide", "split": "valid"}),
-        r"system wide does not read valid with static",
+        r"system wide does not read valid, static",
     ),
     "a claim of a system against itself": (claim(better={"system": "plain"}), r"it compares system plain with itself"),
     "a claim across scales": (

@@ -33,6 +33,19 @@ def test_a_reading_and_its_record_have_it() -> None:
         ReadingRecord.read(record.to_dict() | {"options": {"colour": 1}}, "it")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"precision": "float16"}, "it is damaged: precision must be auto or float32 or bfloat16"),
+        ({"lengths": [0]}, r"it is damaged: lengths\[0\] must be"),
+    ],
+)
+def test_a_record_that_no_options_can_make_is_refused(wrong: dict, problem: str) -> None:
+    record = ReadingRecord(**ReadingRecord.values(ReadingOptions("valid"))).to_dict()
+    with pytest.raises(UserError, match=problem):
+        ReadingRecord.read(record | wrong, "it")
+
+
 def test_the_result_of_an_evaluation_has_it(tiny_run: Path, tmp_path: Path) -> None:
     bs.evaluate(tiny_run, split="valid", batch_size=2, out=tmp_path / "evaluated")
     (result,) = read(tmp_path).of(EvaluationFigures)

@@ -12,6 +12,7 @@ from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
 from backstory.config.arguments import Options, checked
 from backstory.config.errors import UserError, check_name
+from backstory.config.formats import count
 from backstory.config.strict import between
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -137,15 +138,16 @@ class ReadingOptions:
         return ReadingOptions(**{field.name: getattr(self, field.name) for field in fields(ReadingOptions)})
 
     def described(self) -> str:
-        """Return the reading in words: `test with dynamic after valid`, `test with cache in a batch of 10`."""
-        batch = "" if self.batch_size == 1 else f" in a batch of {self.batch_size}"
-        after = "" if self.after is None else f" after {self.after}"
-        lengths = f" at lengths {', '.join(map(str, self.lengths))}" if self.lengths else ""
-        addressed = "" if self.addressing is None else f", addressed {self.addressing}"
-        changed = "".join(f", {setting}" for setting in self.overrides)
-        precision = "" if self.precision == "float32" else f", in {self.precision}"
-        further = options_in_words(self.further())
-        return f"{self.split} with {self.reader}{batch}{after}{lengths}{addressed}{changed}{precision}{further}"
+        """Return the reading as tables and messages say it: `test, static`, `test, dynamic, batch of 10, after valid`."""
+        parts = changed_parts(
+            (f"batch of {count(self.batch_size)}", "batch of 1"),
+            (self.addressing or "", ""),
+            (f"after {self.after}", "after None"),
+            (f"lengths {', '.join(map(count, self.lengths))}", "lengths "),
+            *((setting, "") for setting in self.overrides),
+            (self.precision, "float32"),
+        )
+        return ", ".join((self.split, self.reader, *parts)) + options_in_words(self.further())
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the model's settings that differ from training, by dotted name. Raises UserError."""

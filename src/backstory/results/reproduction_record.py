@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from backstory.config.options import WITH_FIELDS, ReadingOptions
+from backstory.config.options import WITH_FIELDS, Precision, ReadingOptions
 from backstory.results.common import Figures
 from backstory.results.effective_context import ThresholdContext, Tried
 from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
@@ -44,11 +44,11 @@ class PlaceRecord(Record):
     addressing: Name | None = None
     """Addressing of an external memory, if the suite sets another than that of training; else null. Absent from older
     results."""
-    lengths: tuple[Count, ...] = ()
+    lengths: tuple[CountFrom1, ...] = ()
     """The lengths at which a synthetic task is read, if they were chosen. Absent from older results."""
     overrides: tuple[Name, ...] = ()
     """Settings of the model that differ from training, as `core.addressing=dense`. Absent from older results."""
-    precision: Name = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products. Absent from older results."""
     options: Json | None = left_out()
     """Other options that are not the default, by name. Absent if there are none."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
-from backstory.config.options import options_in_words
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind
@@ -21,7 +20,6 @@ from backstory.results.examination_record import Published
 from backstory.results.reproduction_record import (
     FindingRecord,
     MeasureRecord,
-    PlaceRecord,
     ReadingRecord,
     RunRecord,
     SystemRecord,
@@ -110,8 +108,9 @@ def systems_table(figures: ReproductionFigures) -> Table:
     """Return every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
     f = figures
     rows = [
-        (s.system, _read(s), _published(f, s), _figure(f, s.mean), _figure(f, s.deviation), _seeds(s), count(s.parameters),
-         count(s.tokens), MISSING if s.unknown_share is None else formats.percent(100 * s.unknown_share), _audit(s),
+        (s.system, s.place.described(), _published(f, s), _figure(f, s.mean), _figure(f, s.deviation), _seeds(s),
+         count(s.parameters), count(s.tokens),
+         MISSING if s.unknown_share is None else formats.percent(100 * s.unknown_share), _audit(s),
          _context(f, s.system), _speed(f, s), _training(s) or MISSING, s.note or MISSING)
         for s in f.systems
     ]  # fmt: skip
@@ -119,18 +118,6 @@ def systems_table(figures: ReproductionFigures) -> Table:
     heads = columns("System", "Read", f"Published {metric}", f"Ours, {f.scale} scale#", "Deviation#", "Seeds#",
                     "Parameters#", "Over#", "<unk>#", "Audit", "Effective context", "Tokens/s#", "Trained", "Note")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
-
-
-def _read(reading: PlaceRecord) -> str:
-    """Return what was read and how: `test, static`, `test, shuffled-buffer, batch of 10`, `test, dynamic, after valid`."""
-    batch = "" if reading.batch_size == 1 else f", batch of {count(reading.batch_size)}"
-    addressing = "" if reading.addressing is None else f", {reading.addressing}"
-    after = "" if reading.after is None else f", after {reading.after}"
-    lengths = f", lengths {', '.join(map(count, reading.lengths))}" if reading.lengths else ""
-    changed = "".join(f", {setting}" for setting in reading.overrides)
-    precision = "" if reading.precision == "float32" else f", {reading.precision}"
-    further = options_in_words(reading.options)
-    return f"{reading.split}, {reading.reader}{batch}{addressing}{after}{lengths}{changed}{precision}{further}"
 
 
 def _figure(figures: ReproductionFigures, value: float | None) -> str:
@@ -195,7 +182,7 @@ def gates_table(figures: ReproductionFigures) -> Table:
         # A cache leaves the gate inside it as it was.
         readings = [] if "cache" in system.reader else figures.readings_of(system)
         if policies := [reading.policy for reading in readings if reading.policy]:
-            rows.append((system.system, _read(system), *_gate(policies), count(len(policies))))
+            rows.append((system.system, system.place.described(), *_gate(policies), count(len(policies))))
     heads = columns("System", "Read", "Lambda#", "PoU#", "p alone#", "q alone#", "Oracle#", "T 0.1#", "T 1#",
                     "Best constant lambda#", "Seeds#")  # fmt: skip
     return Table(heads, tuple(rows))
@@ -246,7 +233,7 @@ def _by_place(
     by_place: dict[tuple[str, str], list[R]] = {}
     for system in figures.systems:
         if of_system := [part for reading in figures.readings_of(system) for part in parts(reading)]:
-            by_place.setdefault((system.system, _read(system)), []).extend(of_system)
+            by_place.setdefault((system.system, system.place.described()), []).extend(of_system)
     return by_place
 
 
