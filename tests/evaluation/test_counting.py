@@ -220,6 +220,19 @@ def test_the_same_targets_are_looked_up_once(online: bool, monkeypatch: pytest.M
         torch.testing.assert_close(prediction.log_prob((targets + 1) % TYPES), others)
 
 
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("other", ["rows", "times"])
+def test_an_index_on_another_device_is_refused(online: bool, other: str) -> None:
+    """With one on "meta", torch would read memory that was never written."""
+    counts = ngram_counts_of(count_ngrams(words(60, 5), TYPES, FIRST, 3), NgramSettings(order=3, online=online))
+    counts.start(1)
+    index = {
+        name: torch.zeros(1, dtype=torch.long, device="meta" if name == other else "cpu") for name in ("rows", "times")
+    }
+    with pytest.raises(ValueError, match=f"{other} must be on cpu, as the model is, not on meta"):
+        counts.predict(torch.tensor([[1, 2, 3]])).select(**index)
+
+
 @given(texts.filter(len), st.integers(1, 79), st.booleans())
 @settings(max_examples=several(10, 50), deadline=None)
 def test_later_words_change_nothing(ids: np.ndarray, cut: int, online: bool) -> None:

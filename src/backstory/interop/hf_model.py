@@ -19,7 +19,7 @@ from backstory.config import UserError
 from backstory.interop.hf_cache import Layout
 from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
 from backstory.models.kernels.linear_log_prob import CHUNK
-from backstory.models.prediction import scored_once
+from backstory.models.prediction import scored_once, steps_at
 
 WHOLE = 1024
 """Most context of a model that is read whole, unless its settings say less: every block reads it again."""
@@ -126,7 +126,7 @@ class Finished(Prediction):
         return self._table(self.hidden.flatten(0, 1)).unflatten(0, self.hidden.shape[:2])
 
     def select(self, rows: Tensor, times: Tensor) -> "Finished":
-        return replace(self, activations=self._selected(rows, times), hidden=self.hidden[rows, times].unsqueeze(1))
+        return replace(self, activations=self._selected(rows, times), hidden=steps_at(self.hidden, rows, times))
 
     def _table(self, hidden: Tensor) -> Tensor:
         logits = self.finish(hidden)

@@ -50,11 +50,11 @@ class Activations:
     def select(self, rows: Tensor, times: Tensor) -> "Activations":
         """Return the positions (rows[i], times[i]) alone, as a batch of N texts of one step."""
         return Activations(
-            _steps(self.embedded, rows, times),
-            tuple(_steps(layer, rows, times) for layer in self.layers),
-            _steps(self.last_dropped, rows, times),
-            _steps(self.head_input, rows, times),
-            _steps(self.head_raw, rows, times),
+            steps_at(self.embedded, rows, times),
+            tuple(steps_at(layer, rows, times) for layer in self.layers),
+            steps_at(self.last_dropped, rows, times),
+            steps_at(self.head_input, rows, times),
+            steps_at(self.head_raw, rows, times),
         )
 
 
@@ -140,6 +140,7 @@ class Prediction(ABC):
         return []
 
     def _selected(self, rows: Tensor, times: Tensor) -> Activations | None:
+        """Return the activations at the positions (rows[i], times[i]) alone, if it has any; for `select`."""
         return self.activations and self.activations.select(rows, times)
 
 
@@ -178,7 +179,7 @@ class Softmax(Prediction):
         return [of_weight] if self.bias is None else [of_weight, (self.bias, variance.sum(0))]
 
     def select(self, rows: Tensor, times: Tensor) -> "Softmax":
-        return replace(self, activations=self._selected(rows, times), hidden=_steps(self.hidden, rows, times))
+        return replace(self, activations=self._selected(rows, times), hidden=steps_at(self.hidden, rows, times))
 
     def tempered(self, temperature: float) -> "Softmax":
         bias = None if self.bias is None else self.bias / temperature
@@ -225,7 +226,7 @@ class MixtureOfSoftmaxes(Prediction):
         return total
 
     def select(self, rows: Tensor, times: Tensor) -> "MixtureOfSoftmaxes":
-        latents, prior = (_steps(x, rows, times) for x in (self.latents, self.log_prior))
+        latents, prior = (steps_at(x, rows, times) for x in (self.latents, self.log_prior))
         return replace(self, activations=self._selected(rows, times), latents=latents, log_prior=prior)
 
 
@@ -251,7 +252,7 @@ class Pointer(Prediction):
         )
 
     def select(self, rows: Tensor, times: Tensor) -> "Pointer":
-        weights, words = (_steps(x, rows, times) for x in (self.weights, self.words))
+        weights, words = (steps_at(x, rows, times) for x in (self.weights, self.words))
         return replace(self, activations=self._selected(rows, times), weights=weights, words=words)
 
     def confidence(self) -> Tensor:
@@ -286,8 +287,8 @@ class Interpolation(Prediction):
 
     def select(self, rows: Tensor, times: Tensor) -> "Interpolation":
         p, q = self.p.select(rows, times), self.q.select(rows, times)
-        gates = _steps(self.gate_logits, rows, times)
-        attention = None if self.attention is None else _steps(self.attention, rows, times)
+        gates = steps_at(self.gate_logits, rows, times)
+        attention = None if self.attention is None else steps_at(self.attention, rows, times)
         return replace(self, activations=self._selected(rows, times), p=p, q=q, gate_logits=gates, attention=attention)
 
     def parts(self) -> dict[str, Any]:
@@ -364,7 +365,7 @@ def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
     return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
 
 
-def _steps(x: Tensor, rows: Tensor, times: Tensor) -> Tensor:
+def steps_at(x: Tensor, rows: Tensor, times: Tensor) -> Tensor:
     """Return x[rows, times] (N, ...) of x (B, T, ...) as N texts of one step (N, 1, ...).
 
     Raises ValueError for an index on another device than x, unless that is the CPU: with one on "meta", torch would read

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.models import Prediction
-from backstory.models.prediction import scored_once
+from backstory.models.prediction import scored_once, steps_at
 from backstory.readers.ngram_counts import NgramCounts
 
 Context = tuple[int, ...]
@@ -370,7 +370,7 @@ class AdaptivePrediction(ByLength):
         return log_probs, torch.from_numpy(known).to(self.rows.device).view(self.rows.shape)
 
     def select(self, rows: Tensor, times: Tensor) -> "AdaptivePrediction":
-        ends, of = (x[rows, times].unsqueeze(1) for x in (self.ends, self.rows))
+        ends, of = (steps_at(x, rows, times) for x in (self.ends, self.rows))
         return replace(self, activations=self._selected(rows, times), ends=ends, rows=of)
 
     def _visit(self) -> Iterator[tuple[int, CountedText]]:

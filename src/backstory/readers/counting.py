@@ -17,7 +17,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction
-from backstory.models.prediction import scored_once
+from backstory.models.prediction import scored_once, steps_at
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
 from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import BuildContext, ReaderKind, joined
@@ -119,7 +119,7 @@ class NgramPrediction(ByLength):
         return torch.stack(tables).view(len(tables), *self.contexts.shape[:2], -1), (self.contexts != NOTHING).sum(2)
 
     def select(self, rows: Tensor, times: Tensor) -> "NgramPrediction":
-        contexts = self.contexts[rows, times].unsqueeze(1)
+        contexts = steps_at(self.contexts, rows, times)
         return replace(self, activations=self._selected(rows, times), contexts=contexts)
 
     def _flat(self) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from backstory.models import Prediction
 from backstory.models.kernels.linear_log_prob import CHUNK
+from backstory.models.prediction import steps_at
 from backstory.readers.adaptive_counts import ByLength
 
 LEAST = 1e-30
@@ -42,7 +43,7 @@ class TablePrediction(Prediction):
         return self.table
 
     def select(self, rows: Tensor, times: Tensor) -> "TablePrediction":
-        table, inner = self.table[rows, times].unsqueeze(1), self.inner.select(rows, times)
+        table, inner = steps_at(self.table, rows, times), self.inner.select(rows, times)
         return TablePrediction(self._selected(rows, times), table, inner)
 
     def parts(self) -> dict[str, Prediction]:

@@ -21,6 +21,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
+from backstory.models.prediction import steps_at
 from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind
 from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
@@ -53,7 +54,7 @@ class WeightedMixture(Prediction):
 
     def select(self, rows: Tensor, times: Tensor) -> "WeightedMixture":
         experts = tuple(expert.select(rows, times) for expert in self.experts)
-        weights, inner = self.log_weights[rows, times].unsqueeze(1), self.inner.select(rows, times)
+        weights, inner = steps_at(self.log_weights, rows, times), self.inner.select(rows, times)
         return WeightedMixture(self._selected(rows, times), experts, weights, inner)
 
     def parts(self) -> dict[str, Any]:
