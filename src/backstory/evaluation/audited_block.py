@@ -268,12 +268,11 @@ class AuditedBlock:
     def _explained(self, plain: Tensor, end: int) -> tuple[str, str]:
         """Return the check that fails if the targets of a step have other scores (R,) when they are decoded."""
         targets, every = self.block.targets[:, end - 1, None], torch.arange(len(plain), device=plain.device)
-        listed, causal = (
-            self._table(self._restored().predict(tokens), every, torch.full_like(every, end - 1)).gather(1, targets)[
-                :, 0
-            ]
+        tables = (
+            self._table(self._restored().predict(tokens), every, torch.full_like(every, end - 1))
             for tokens in (self.block.tokens, self.block.tokens[:, :end])
         )
+        listed, causal = (table.gather(1, targets)[:, 0] for table in tables)
         if not (apart(plain, listed).abs() <= self._listing.each).all():
             return "distribution", UNLISTED
         if not (apart(plain, causal).abs() <= self._decoding.each).all():

@@ -121,9 +121,8 @@ def open_evaluation(
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)
         split = dataset.splits[options.split]
-    if dataset.left_out and (
-        options.text is not None or options.corpus is not None
-    ):  # the run's own said so in training
+    if dataset.left_out and (options.text is not None or options.corpus is not None):
+        # Training has warned of what the run's own corpus leaves out.
         warnings.warn(dataset.left_out, stacklevel=2)
     setup = EvalSetup(run, dataset, split, reader, layers, options, lines)
     if not options.allow_unknown:

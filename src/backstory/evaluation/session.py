@@ -223,18 +223,14 @@ class Session:
             line.nats += new
             for nats in new:  # one by one, so that the sum does not depend on where blocks end
                 state.nats += nats
-            unknown = (
-                0
-                if self.vocabulary.unknown is None
-                else line.ids[first : len(line.nats)].count(self.vocabulary.unknown)
-            )
-            line.unknown += unknown
-            state.unknown += unknown
+            if self.vocabulary.unknown is not None:
+                unknown = line.ids[first : len(line.nats)].count(self.vocabulary.unknown)
+                line.unknown += unknown
+                state.unknown += unknown
             state.tokens += len(new)
             line.all_tokens, line.all_nats, line.all_unknown = state.tokens, state.nats, state.unknown
-            if len(line.nats) == len(
-                line.ids
-            ):  # a session that is saved here resumes after this line, whatever has arrived
+            if len(line.nats) == len(line.ids):
+                # A session that is saved here resumes after this line, whatever has arrived.
                 state.lines = line.number
 
     def _report(self, ended: int) -> None:
@@ -312,10 +308,8 @@ def session(
         opened.on_block = saver.save_if_due
         try:
             yield opened
-        except (
-            UserError,
-            BrokenPipeError,
-        ):  # what was read is whole: a later part is not text, or nobody reads the output
+        except (UserError, BrokenPipeError):
+            # What was read is whole: a later part is not text, or nobody reads the output.
             saver.save()
             raise
         saver.save()

@@ -192,14 +192,14 @@ class SpreadReader(DynamicEvaluation):
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
-        pieces = [
-            logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[
-                g.flatten() != 0
-            ]
-            for (_, p), g in zip(self.weights.regions(), map(whole, gradients), strict=True)
-            if g is not None
-        ]
-        # Weights that the segment does not touch, such as vectors of absent words, are left out.
+        rate, pieces = self.rule.rate, []
+        for (_, region), gradient in zip(self.weights.regions(), map(whole, gradients), strict=True):
+            if gradient is None:
+                continue
+            flat = gradient.flatten()
+            logs = logs_of(flat.to(rate.dtype), rate[region] / (10 * self.settings.rate))
+            # Weights that the segment does not touch, such as vectors of absent words, are left out.
+            pieces.append(logs[flat != 0])
         variance, mean = torch.var_mean(torch.cat(pieces))
         self.moments.append((mean, variance))
         super().learn(loss, gradients)

@@ -131,22 +131,26 @@ class MixtureReader(Reader):
 
     def observe(self, targets: Tensor) -> None:
         if self._pending is not None:
-            following, experts, on, scores, factors, mixed = vars(self._pending).values()
-            known = torch.equal(following[:, :-1], targets[:, :-1])
-            if known and targets.shape[1] > 1:
-                rows = torch.arange(len(targets), device=targets.device)
-                last = tuple(expert.select(rows, torch.full_like(rows, targets.shape[1] - 1)) for expert in experts)
-                scores = np.concatenate([scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
-            else:
-                scores = self.scores_of(experts, targets)
-            along, self._weights = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
-            if factors is not None and mixed is not None:
-                if not known:
-                    mixed = self._mix(replace(factors, weights=_tensor(along, targets.device)), targets)
-                self._exponents = mixed.relearned(targets[:, -1], self.settings.step)
+            self._learn(self._pending, targets)
             self._pending = None
         for reader in self.readers:
             reader.observe(targets)
+
+    def _learn(self, block: "_Pending", targets: Tensor) -> None:
+        """Move the weights past a block with these targets (B, T); those that its own tokens say are not scored again."""
+        known = torch.equal(block.following[:, :-1], targets[:, :-1])
+        if known and targets.shape[1] > 1:
+            rows = torch.arange(len(targets), device=targets.device)
+            last = [expert.select(rows, torch.full_like(rows, targets.shape[1] - 1)) for expert in block.experts]
+            scores = np.concatenate([block.scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
+        else:
+            scores = self.scores_of(block.experts, targets)
+        along, self._weights = weights_along(scores, block.on, self._weights, self.settings.share, self.settings.rate)
+        if block.factors is not None and block.mixed is not None:
+            mixed = block.mixed
+            if not known:
+                mixed = self._mix(replace(block.factors, weights=_tensor(along, targets.device)), targets)
+            self._exponents = mixed.relearned(targets[:, -1], self.settings.step)
 
     def scores_of(self, experts: Sequence[Prediction], targets: Tensor) -> np.ndarray:
         """Return the log-probabilities of targets (B, T) under each expert, (B, T, K) float64."""
@@ -183,10 +187,14 @@ class _Pending:
     """A block that was predicted and not yet observed."""
 
     following: Tensor
+    """(B, T): the target of each position but the last, as the block's own tokens say."""
     experts: tuple[Prediction, ...]
     on: np.ndarray
+    """(B, T, K) bool: which experts take part."""
     scores: np.ndarray
+    """(B, T, K): their log-probabilities of `following`; zeros in a block of one position."""
     factors: Factors | None = None
+    """With `domain=logistic`, what was mixed, and `mixed`."""
     mixed: Mixed | None = None
 
 

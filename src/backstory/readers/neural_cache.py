@@ -256,7 +256,8 @@ class CacheScorer:
     def scores(self) -> list[tuple[CacheSettings, float]]:
         inner, points = joined(self._inner), []
         for window, theta in itertools.product(self.windows, self.grid.thetas):
-            log_prob, confidence = (joined(values) for values in vars(self._scores[window, theta]).values())
+            scores = self._scores[window, theta]
+            log_prob, confidence = joined(scores.log_prob), joined(scores.confidence)
             for weight, least in itertools.product(self.grid.weights, self.grid.confidences):
                 nats = _mixed(inner, log_prob, confidence, weight, least)
                 points.append((CacheSettings(window, theta, weight, least), nats))
