@@ -25,12 +25,11 @@ from backstory.results import EvaluationFigures, ReproductionFigures, Result, Tr
 from backstory.results.reproduction_record import (
     ClaimRecord,
     FindingRecord,
-    MeasuredRecord,
     MeasureRecord,
     ProtocolRecord,
-    RunRecord,
     SystemRecord,
 )
+from backstory.results.suite_run_record import MeasuredRecord, RunRecord
 
 PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
 """The papers whose systems this package implements; baselines of other papers stand in their tables."""

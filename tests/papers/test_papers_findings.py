@@ -22,7 +22,7 @@ from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings,
 from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of, with_seeds
 from backstory.papers.suite import FindingCheck, Suite
-from backstory.results.reproduction_record import RunRecord
+from backstory.results.suite_run_record import RunRecord
 
 PAPER = paper("context")
 FINDINGS = {name: finding for name, finding in PAPER.findings.items() if finding.corpus == "ptb"}

@@ -9,16 +9,16 @@ import backstory as bs
 from backstory.config import UserError, options
 from backstory.config.options import ReadingOptions
 from backstory.reports.phrases import special_settings
-from backstory.results import EvaluationFigures, read, reproduction_record
-from backstory.results.reproduction_record import ReadingRecord
+from backstory.results import EvaluationFigures, read, suite_run_record
 from backstory.results.run_results import renewal
+from backstory.results.suite_run_record import ReadingRecord
 
 
 @pytest.fixture(autouse=True)
 def _without_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the batch size be an option that has no field in results."""
     names = tuple(name for name in options.WITH_FIELDS if name != "batch_size")
-    for module in (options, reproduction_record):
+    for module in (options, suite_run_record):
         monkeypatch.setattr(module, "WITH_FIELDS", names)
 
 

@@ -11,7 +11,8 @@ from backstory.config.options import ReadingOptions
 from backstory.context.bootstrap import t_limit
 from backstory.papers.paper import published_value
 from backstory.papers.suite import Claim, ClaimSide, Suite
-from backstory.results.reproduction_record import ClaimRecord, ReadingRecord, RunRecord, SideRecord
+from backstory.results.reproduction_record import ClaimRecord, SideRecord
+from backstory.results.suite_run_record import ReadingRecord, RunRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
 ONE_SEED, MISSING = "one seed: no claim", "runs are missing: no claim"

@@ -31,7 +31,8 @@ from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import FindingCheck, PlannedExamination, Suite
 from backstory.papers.suite_jobs import SuiteFolder
 from backstory.results.examination_record import SMALL
-from backstory.results.reproduction_record import FindingRecord, MeasuredRecord, MeasureRecord, RunRecord
+from backstory.results.reproduction_record import FindingRecord, MeasureRecord
+from backstory.results.suite_run_record import MeasuredRecord, RunRecord
 
 # --- verdicts ---
 

@@ -35,8 +35,8 @@ from backstory.papers.suite_jobs import (
 from backstory.papers.suite_result import reproduction_figures, reproduction_provenance
 from backstory.results import ReproductionFigures, Result, result_at
 from backstory.results.common import ProvenanceRecord
-from backstory.results.reproduction_record import ReusableRun, RunRecord
 from backstory.results.result_file import write_result
+from backstory.results.suite_run_record import ReusableRun, RunRecord
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now
 

@@ -21,8 +21,8 @@ from backstory.papers.suite import PlannedExamination, PlannedReading, Suite
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results import Result, result_or_none
 from backstory.results.common import ProvenanceRecord
-from backstory.results.reproduction_record import RunRecord
 from backstory.results.run_results import is_stale, read_epochs
+from backstory.results.suite_run_record import RunRecord
 from backstory.runs.run import CONFIG
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically

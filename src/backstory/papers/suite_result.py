@@ -14,7 +14,8 @@ from backstory.papers.suite_jobs import DONE, FAILED, RunJob
 from backstory.results import EvaluationFigures, ExaminationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
 from backstory.results.examination_record import TruncationFigures
-from backstory.results.reproduction_record import ExaminedRecord, ProtocolRecord, ReadingRecord, RunRecord, SystemRecord
+from backstory.results.reproduction_record import ProtocolRecord, SystemRecord
+from backstory.results.suite_run_record import ExaminedRecord, ReadingRecord, RunRecord
 from backstory.storage.provenance import commit, versions
 
 TRAINED = ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second")

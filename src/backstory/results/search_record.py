@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from backstory.config.scores import IN_BITS, bits, nats
 from backstory.results.common import Figures
-from backstory.results.reproduction_record import Point
+from backstory.results.suite_run_record import Point
 from backstory.results.validation import NOT_EMPTY, Amount, Count, Json, Name, Number, Positive, Record, Share
 
 COMPLETE, PRUNED, AGAIN = "complete", "pruned", "again"
