@@ -19,7 +19,8 @@ from backstory.config.process import StopRequest
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.papers.suite import Suite
-from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteFolder, SuiteJobs, minutes_to_go
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
 from backstory.reports import result_at
 
 SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}

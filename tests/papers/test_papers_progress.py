@@ -22,14 +22,13 @@ from backstory.papers import reproduction
 from backstory.papers.plan import SuiteRun
 from backstory.papers.reproduction import Reproduction
 from backstory.papers.suite import Metric
+from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.papers.suite_jobs import (
     COLUMNS,
     DONE,
     FAILED,
     WAITING,
     RunJob,
-    SuiteCommand,
-    SuiteFolder,
     SuiteJobs,
     expect,
     expected_minutes,

@@ -24,10 +24,11 @@ from backstory.jobs import child, runner
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
 from backstory.papers import reproduction as reproduce
-from backstory.papers import suite_jobs
+from backstory.papers import suite_folder
 from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import Suite
-from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteCommand, SuiteFolder, SuiteJobs
+from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.results.result_file import result_from
 from backstory.storage.atomic import TEMPORARY
 
@@ -56,7 +57,7 @@ def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch:
         left = [steps]
         with monkeypatch.context() as patch:
             patch.setattr(Path, "mkdir", crashing(Path.mkdir, left))
-            patch.setattr(suite_jobs, "write_atomically", crashing(suite_jobs.write_atomically, left))
+            patch.setattr(suite_folder, "write_atomically", crashing(suite_folder.write_atomically, left))
             try:
                 folder.open(mine, runs)
                 break

@@ -29,7 +29,7 @@ from backstory.papers.claims import MISSING, ONE_SEED, UNDECIDED, YES
 from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure, paper
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import FindingCheck, PlannedExamination, Suite
-from backstory.papers.suite_jobs import SuiteFolder
+from backstory.papers.suite_folder import SuiteFolder
 from backstory.results.examination_record import SMALL
 from backstory.results.reproduction_record import FindingRecord, MeasureRecord
 from backstory.results.suite_run_record import MeasuredRecord, RunRecord

@@ -21,17 +21,8 @@ from backstory.models import choose_device
 from backstory.models.devices import choose_precision
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select, with_seeds
 from backstory.papers.suite import HOURS, Scale, Suite, load
-from backstory.papers.suite_jobs import (
-    COLUMNS,
-    DONE,
-    FAILED,
-    KnownRun,
-    RunJob,
-    SuiteFolder,
-    SuiteJobs,
-    minutes_to_go,
-    run_jobs_of,
-)
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
 from backstory.papers.suite_result import reproduction_figures, reproduction_provenance
 from backstory.results import ReproductionFigures, Result, result_at
 from backstory.results.common import ProvenanceRecord

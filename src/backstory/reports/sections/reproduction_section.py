@@ -17,13 +17,8 @@ from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import Record, ReproductionFigures, RunResults
 from backstory.results.evaluation_record import DistanceRange, PolicyRecord
 from backstory.results.examination_record import Published
-from backstory.results.reproduction_record import (
-    FindingRecord,
-    MeasureRecord,
-    ReadingRecord,
-    RunRecord,
-    SystemRecord,
-)
+from backstory.results.reproduction_record import FindingRecord, MeasureRecord, SystemRecord
+from backstory.results.suite_run_record import ReadingRecord, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
