@@ -12,15 +12,18 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
+from protocols import NOT_RECORDED, differences, length
+
 from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
 from backstory.papers.claims import OPPOSITE, YES, published_gain
 from backstory.papers.findings import CACHE, CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
 from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
-from backstory.papers.plan import SuiteRun, runs_of
+from backstory.papers.plan import SuiteRun, fingerprints, runs_of
 from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
-from backstory.papers.suite_result import protocol_of
+from backstory.papers.suite_jobs import DONE
+from backstory.papers.suite_result import protocol_of, protocols
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
 from backstory.results.reproduction_record import (
     ClaimRecord,
@@ -141,7 +144,7 @@ class _Evidence:
         if not records:
             return self._row(item, "", scale, "", _printed(values), "", _not_run([plan], scale))
         first = next(iter(records.values()))
-        departures = self._departures(suite, scale, plan, first.protocol, first.parameters)
+        departures = self._departures(suite, scale, plan, self._protocol(suite, scale, plan), first.parameters)
         ours = {key: (record.mean, record.deviation) for key, record in records.items()}
         seeds = _seeds(first.seeds, first.planned_seeds)
         verdict = _score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
@@ -220,7 +223,8 @@ class _Evidence:
             departures: dict[str, None] = {}
             for plan in sides:
                 of = next(s for s in figures.systems if s.system == plan.system.name)
-                departures |= dict.fromkeys(self._departures(name, scale, plan, of.protocol, of.parameters))
+                protocol = self._protocol(name, scale, plan)
+                departures |= dict.fromkeys(self._departures(name, scale, plan, protocol, of.parameters))
             seeds = " and ".join(map(str, dict.fromkeys(record.seeds)))
             yield self._row(
                 item, _protocol(departures), scale, seeds, published, _gain(record),
@@ -253,7 +257,8 @@ class _Evidence:
         for record in figures.findings if figures else ():
             if (record.paper, record.finding, record.system, record.baseline) == tested and record.verdict != NOT_RUN:
                 of = next(s for s in systems if s.system == check.system)
-                return self._finding(item, record, name, scale, plans[0], check, of.protocol, of.parameters)
+                protocol = self._protocol(name, scale, plans[0])
+                return self._finding(item, record, name, scale, plans[0], check, protocol, of.parameters)
         published = check.findings()[key].published
         return self._row(item, "", scale, "", published, "", _not_run(plans, scale))
 
@@ -313,14 +318,30 @@ class _Evidence:
             )
             size = f"{parameters / 1e6:.2g} M parameters"
             departures.append(f"{size} for {printed}" if printed else size)
-        if protocol is not None and twin is not None:
-            departures += _differences(protocol, protocol_of(twin.runs[0].config, None))
-        elif protocol is not None and scale == "small":
-            epochs = f"{protocol.epochs} {plural('epoch', protocol.epochs)} of {protocol.optimizer}"
+        if protocol is None:
+            departures.append(NOT_RECORDED)
+        elif twin is not None:
+            departures += differences(protocol, protocol_of(twin.runs[0].config, None))
+        elif scale == "small":
+            epochs = f"{length(protocol)} {plural('epoch', protocol.epochs)} of {protocol.optimizer}"
             departures += [epochs, *([f"from the trained {protocol.init_from}"] if protocol.init_from else [])]
         if scale == "small" and not departures:
             departures.append("small scale")
         return departures + ([plan.system.protocol] if plan.system.protocol else [])
+
+    def _protocol(self, suite: str, scale: Scale, plan: _Planned) -> ProtocolRecord | None:
+        """Return how a system was trained: as its result records it, else by the suite if the settings of all runs are its.
+
+        Results of older versions lack a part of it, but the fingerprint of a run covers all its settings.
+        """
+        figures = self.reproductions[suite, scale]
+        record = next(s.protocol for s in figures.systems if s.system == plan.system.name)
+        finished = [run for run in figures.runs if run.system == plan.system.name and run.state == DONE]
+        planned = fingerprints(_runs(suite, scale))
+        by_suite = all(run.settings and run.settings == planned.get(run.run) for run in finished)
+        if finished and by_suite and (record is None or not record.whole):
+            return protocols(_runs(suite, scale))[plan.system.name]
+        return record
 
     def _beside(self, system: System) -> dict[str, PlannedReading]:
         """Return the readings of a system that stand beside printed values of the paper, by the names of these."""
@@ -344,36 +365,19 @@ _suite = cache(load)
 
 
 @cache
+def _runs(name: str, scale: Scale) -> list[SuiteRun]:
+    return runs_of(_suite(name), scale, name)
+
+
+@cache
 def _planned(name: str, scale: Scale) -> list[_Planned]:
     """Return the systems of a suite at one scale."""
     suite = _suite(name)
     if not any(system.at(scale) for system in suite.systems):
         return []
-    runs = runs_of(suite, scale, name)
+    runs = _runs(name, scale)
     plans = (_Planned(name, s, tuple(run for run in runs if run.system == s.name)) for s in suite.systems)
     return [plan for plan in plans if plan.runs]
-
-
-def _differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
-    """Return in which respects a training differs from another, in words."""
-
-    def epochs(p: ProtocolRecord) -> str:
-        planned = f"{p.epochs} + {p.finetune_epochs}" if p.finetune_epochs else str(p.epochs)
-        return planned if p.minutes is None else f"{p.minutes:g} minutes of {planned}"
-
-    pairs = (
-        ("{} for {}", ours.corpus, published.corpus),
-        ("{} for {} epochs", epochs(ours), epochs(published)),
-        ("{} for {}", ours.optimizer, published.optimizer),
-        ("rate {} for {}", f"{ours.learning_rate:g}", f"{published.learning_rate:g}"),
-        (
-            "batches of {} for {}",
-            f"{ours.batch_size} x {ours.segment}",
-            f"{published.batch_size} x {published.segment}",
-        ),
-    )
-    differences = [text.format(one, other) for text, one, other in pairs if one != other]
-    return differences + ([f"from the trained {ours.init_from}"] if ours.init_from != published.init_from else [])
 
 
 def _protocol(departures: Iterable[str]) -> str:

@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evidence import PAPERS, EvidenceRow, evidence
 from judge import judged
+from protocols import NOT_RECORDED, PARTLY_RECORDED
 
+from backstory.config.recipes import recipe
 from backstory.papers.paper import paper
+from backstory.papers.plan import fingerprints, runs_of
 from backstory.papers.suite import load, names
+from backstory.papers.suite_result import protocol_of
 from backstory.results import result_at
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -85,21 +90,65 @@ def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> 
     assert any("150 tokens" in row.ours and row.verdict == "under other conditions: yes" for row in context)
 
 
+ITEM = "table 1: ptb awd-lstm"
+PUBLISHED = protocol_of(recipe("ptb-awd-lstm"), None).to_dict()
+
+
+def line_of(folder: Path, *systems: dict[str, Any], settings: str | None = None) -> EvidenceRow:
+    """The line of a full-size AWD-LSTM in a result with these values of its system."""
+    data = json.loads((RESULTS / "reproduce-span-buffer.json").read_text(encoding="utf-8"))
+    full = {"system": "ptb-awd-lstm", "parameters": 24_221_600, "seeds": [141], "planned_seeds": [141]}
+    first = data["figures"]["systems"][0] | full | {"mean": 58.0, "protocol": PUBLISHED}
+    run = data["figures"]["runs"][0] | {"system": "ptb-awd-lstm", "run": "ptb-awd-lstm-seed141", "settings": settings}
+    run = {key: value for key, value in run.items() if key != "settings" or value}
+    data["figures"] |= {"scale": "full", "systems": [first | system for system in systems], "runs": [run]}
+    data["figures"] |= {"claims": [], "findings": []}
+    (folder / "reproduce-span-buffer.json").write_text(json.dumps(data), encoding="utf-8")
+    [row] = [r for r in evidence(folder) if r.item == ITEM and r.ours != "–"]
+    return row
+
+
 def test_a_run_by_the_published_protocol_is_judged(tmp_path: Path) -> None:
-    data = json.loads((RESULTS / "reproduce-base.json").read_text(encoding="utf-8"))
-    system = data["figures"]["systems"][0] | {"system": "ptb-awd-lstm", "mean": 58.0, "parameters": 24_221_600}
-    system["protocol"] |= {"epochs": 500, "finetune_epochs": 500, "segment": 70}
-    data["figures"] |= {"suite": "span-buffer", "scale": "full", "systems": [system], "claims": []}
-    file = tmp_path / "reproduce-span-buffer.json"
     for mean, verdict in ((58.0, "yes: 1.2% above the published value"), (60.0, "no: 4.7% above the published value")):
-        system["mean"] = mean
-        file.write_text(json.dumps(data), encoding="utf-8")
-        [row] = [r for r in evidence(tmp_path) if r.item == "table 1: ptb awd-lstm" and r.ours != "–"]
+        row = line_of(tmp_path, {"mean": mean})
         assert (row.protocol, row.scale, row.verdict) == ("yes", "full", verdict)
-    data["figures"]["systems"] = [system | {"mean": 57.3}, system | {"reader": "dynamic", "mean": 56.21}]
-    file.write_text(json.dumps(data), encoding="utf-8")
-    [row] = [r for r in evidence(tmp_path) if r.item == "table 1: ptb awd-lstm" and r.ours != "–"]
+    row = line_of(tmp_path, {"mean": 57.3}, {"reader": "dynamic", "mean": 56.21})
     assert row.verdict == "no: test 0.0% below, test, dynamic 10.0% above the published values", "the worst decides"
+
+
+def test_regularization_and_schedule_are_of_the_protocol(tmp_path: Path) -> None:
+    other = {"weight_decay": 0.0, "clip": 1.0, "averaging": "none", "schedule": "cosine", "warmup_steps": 100}
+    other |= {"activation_l2": 0.0, "temporal_l2": 0.0, "finetune_learning_rate": 20.0}
+    row = line_of(tmp_path, {"mean": 60.0, "protocol": PUBLISHED | other})
+    assert row.protocol == (
+        "no: a rate that falls along a cosine after 100 steps of warm-up for a constant rate; weight decay 0 for 1.2e-06; "
+        "clipping at 1 for 0.25; no averaging for averaging once validation stalls for 5 epochs; AR 0 for 2; TAR 0 for 1; "
+        "fine-tuning at rate 20 for 30"
+    )
+    assert row.verdict == "under other conditions: 4.7% above the published value"
+    kinds: dict[str, dict[str, Any]] = {
+        "the rate times 0.1 once validation stalls": {"schedule": "plateau", "decay_factor": 0.1},
+        "the rate times 0.5 once validation stalls for 3 epochs": {"schedule": "plateau", "decay_factor": 0.5,
+                                                                    "decay_patience": 3},
+        "the rate times 0.4 after epochs 3, 4": {"schedule": "step", "decay_factor": 0.4, "decay_epochs": [3, 4]},
+        "a rate that falls linearly after 25% of the epochs": {"schedule": "linear", "decay_start": 0.25},
+    }  # fmt: skip
+    for words, settings in kinds.items():
+        assert line_of(tmp_path, {"protocol": PUBLISHED | settings}).protocol == f"no: {words} for a constant rate"
+
+
+def test_what_an_older_result_does_not_record_is_said_and_judges_nothing(tmp_path: Path) -> None:
+    old = {key: PUBLISHED[key] for key in ("corpus", "epochs", "finetune_epochs", "optimizer", "learning_rate",
+                                           "batch_size", "segment", "init_from")}  # fmt: skip
+    for protocol, words in ((old, PARTLY_RECORDED), (None, NOT_RECORDED)):
+        row = line_of(tmp_path, {"mean": 60.0, "protocol": protocol})
+        assert row.protocol == f"no: {words}"
+        assert row.verdict == "under other conditions: 4.7% above the published value"
+        # The fingerprint of a run covers the settings that its result lacks.
+        runs = runs_of(load("span-buffer"), "full", "span-buffer")
+        settings = fingerprints(runs)["ptb-awd-lstm-seed141"]
+        row = line_of(tmp_path, {"mean": 60.0, "protocol": protocol}, settings=settings)
+        assert (row.protocol, row.verdict) == ("yes", "no: 4.7% above the published value")
 
 
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:

@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from backstory.config import RunConfig, to_dict
 from backstory.papers.claims import check_claims, readings_at
@@ -64,10 +65,14 @@ def protocols(runs: Sequence[SuiteRun]) -> dict[str, ProtocolRecord]:
 
 
 def protocol_of(config: RunConfig, init_from: str | None) -> ProtocolRecord:
-    """Return how a run is trained: corpus, length, optimizer, and the system that it starts from."""
-    keys = ("epochs", "finetune_epochs", "minutes", "optimizer", "learning_rate", "batch_size", "segment")
-    settings = {key: getattr(config.training, key) for key in keys}
-    return ProtocolRecord(corpus=config.text.corpus, **settings, init_from=init_from)
+    """Return how a run is trained: corpus, length, optimizer, regularization, and the system that it starts from."""
+    training = config.training
+    settings: dict[str, Any] = {f.name: getattr(training, f.name, None) for f in fields(ProtocolRecord)}
+    settings |= {"corpus": config.text.corpus, "init_from": init_from}
+    settings["finetune_learning_rate"] = training.finetune_learning_rate or training.learning_rate
+    if training.optimizer != "sgd":
+        settings["averaging"] = "none"  # the trigger averages the weights of SGD alone
+    return ProtocolRecord(**settings)
 
 
 def reproduction_provenance(

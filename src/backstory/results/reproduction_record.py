@@ -1,6 +1,6 @@
 """Records of a reproduction: the systems of a suite with their protocols, its claims and its findings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self
 
 from backstory.results.common import Figures
@@ -30,6 +30,38 @@ class ProtocolRecord(Record):
     """Tokens per segment."""
     init_from: str | None
     """The system whose weights it began with, or null."""
+    finetune_learning_rate: Number | None = None
+    """Learning rate of the fine-tuning. This and what follows are absent from older results."""
+    weight_decay: Number | None = None
+    """Weight decay."""
+    clip: Number | None = None
+    """Largest norm of the gradient; 0 for no clipping."""
+    averaging: str | None = None
+    """Averaging of the weights before the fine-tuning: `none`, `triggered` or `always`."""
+    trigger: Count | None = None
+    """Epochs that the trigger of the averaging looks back."""
+    schedule: str | None = None
+    """Decay of the learning rate: `constant`, `plateau`, `step`, `cosine` or `linear`."""
+    warmup_steps: Count | None = None
+    """Steps over which the learning rate rises to its value."""
+    decay_start: Share | None = None
+    """Share of the epochs after which a linear decay begins."""
+    decay_factor: Number | None = None
+    """Factor of one decay, of `plateau` and `step`."""
+    decay_patience: Count | None = None
+    """Epochs without improvement that `plateau` waits."""
+    decay_epochs: tuple[Count, ...] | None = None
+    """Epochs after which `step` decays."""
+    activation_l2: Number | None = None
+    """Weight of AR."""
+    temporal_l2: Number | None = None
+    """Weight of TAR."""
+
+    @property
+    def whole(self) -> bool:
+        """True unless an older version recorded it, which left out how the training is regularized and its rate decays."""
+        later = (field.name for field in fields(self) if field.default is None and field.name != "minutes")
+        return all(getattr(self, name) is not None for name in later)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,68 @@
+"""How the training of a run departs from that of the published system, in words: for the table of evidence."""
+
+from collections.abc import Iterator
+
+from backstory.config import plural
+from backstory.results.reproduction_record import ProtocolRecord
+
+NOT_RECORDED = "how it was trained is not recorded"
+PARTLY_RECORDED = "weight decay, decay of the rate, clipping, averaging, AR and TAR not recorded"
+
+
+def differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
+    """Return in which respects a training differs from another. What an older result lacks is no difference, but is said."""
+    pairs = zip(_respects(ours), _respects(published), strict=False)  # an older record has the first ones alone
+    departures = [words.format(one, other) for (words, one), (_, other) in pairs if one != other]
+    rates = [f"{p.finetune_learning_rate:g}" for p in (ours, published) if p.whole and p.finetune_epochs]
+    if len(set(rates)) == 2:
+        departures.append("fine-tuning at rate {} for {}".format(*rates))
+    if ours.init_from != published.init_from:
+        departures.append(f"from the trained {ours.init_from}" if ours.init_from else "from scratch")
+    return departures if ours.whole else [*departures, PARTLY_RECORDED]
+
+
+def length(protocol: ProtocolRecord) -> str:
+    """Return the epochs, those of the fine-tuning apart: `12 + 6`."""
+    epochs = f"{protocol.epochs} + {protocol.finetune_epochs}" if protocol.finetune_epochs else str(protocol.epochs)
+    return epochs if protocol.minutes is None else f"{protocol.minutes:g} minutes of {epochs}"
+
+
+def _respects(protocol: ProtocolRecord) -> Iterator[tuple[str, str]]:
+    """Yield what a record says of a training, each with the words that set it beside another."""
+    yield "{} for {}", protocol.corpus
+    yield "{} for {} epochs", length(protocol)
+    yield "{} for {}", protocol.optimizer
+    yield "rate {} for {}", f"{protocol.learning_rate:g}"
+    yield "batches of {} for {}", f"{protocol.batch_size} x {protocol.segment}"
+    if protocol.whole:
+        yield "{} for {}", _schedule(protocol)
+        yield "weight decay {} for {}", f"{protocol.weight_decay:g}"
+        yield "clipping at {} for {}", f"{protocol.clip:g}" if protocol.clip else "no norm"
+        yield "{} for {}", _averaging(protocol)
+        yield "AR {} for {}", f"{protocol.activation_l2:g}"
+        yield "TAR {} for {}", f"{protocol.temporal_l2:g}"
+
+
+def _schedule(protocol: ProtocolRecord) -> str:
+    """Return the decay of the learning rate, by the settings that its kind uses."""
+    patience = protocol.decay_patience or 0
+    epochs = ", ".join(map(str, protocol.decay_epochs or ()))
+    kinds = {
+        "constant": "a constant rate",
+        "plateau": f"the rate times {protocol.decay_factor:g} once validation stalls"
+        + (f" for {patience} {plural('epoch', patience)}" if patience else ""),
+        "step": f"the rate times {protocol.decay_factor:g} after epochs {epochs}",
+        "cosine": "a rate that falls along a cosine",
+        "linear": f"a rate that falls linearly after {protocol.decay_start:.0%} of the epochs",
+    }
+    warmup = f" after {protocol.warmup_steps} steps of warm-up" if protocol.warmup_steps else ""
+    return kinds[str(protocol.schedule)] + warmup
+
+
+def _averaging(protocol: ProtocolRecord) -> str:
+    kinds = {
+        "none": "no averaging",
+        "triggered": f"averaging once validation stalls for {protocol.trigger} epochs",
+        "always": "averaging from the first step",
+    }
+    return kinds[str(protocol.averaging)]
