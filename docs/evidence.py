@@ -12,14 +12,16 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from protocols import NOT_RECORDED, differences, length
+from protocols import NOT_RECORDED, differences, length, size
 
 from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
-from backstory.papers.claims import OPPOSITE, YES, published_gain
+from backstory.context.examination import SPLITS
+from backstory.context.experiments import EXPERIMENTS
+from backstory.papers.claims import AUDIT_FAILED, OPPOSITE, YES, published_gain
 from backstory.papers.findings import CACHE, CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
-from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
+from backstory.papers.paper import Cost, Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of
 from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
 from backstory.papers.suite_jobs import DONE
@@ -144,10 +146,13 @@ class _Evidence:
         if not records:
             return self._row(item, "", scale, "", _printed(values), "", _not_run([plan], scale))
         first = next(iter(records.values()))
-        departures = self._departures(suite, scale, plan, self._protocol(suite, scale, plan), first.parameters)
+        protocol = self._protocol(suite, scale, plan)
+        departures = self._departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
         ours = {key: (record.mean, record.deviation) for key, record in records.items()}
         seeds = _seeds(first.seeds, first.planned_seeds)
         verdict = _score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
+        if any(record.audited is False for record in records.values()):
+            verdict = AUDIT_FAILED
         return self._row(item, _protocol(departures), scale, seeds, _printed(values), _scores(values, ours), verdict)
 
     def _single_readings(
@@ -157,6 +162,7 @@ class _Evidence:
         """Yield a line for evaluations outside of suites of a model that a system has."""
         read: dict[str, tuple[float | None, float | None]] = {}
         config: RunConfig | None = None
+        audited = True
         for result, trained in self._runs_of_model(plan) if scale == "full" else ():
             if isinstance(figures := result.figures, EvaluationFigures):
                 for key, reading in readings.items():
@@ -164,9 +170,11 @@ class _Evidence:
                     if same and figures.batch_size == reading.batch_size:
                         score = figures.perplexity if values[key].metric == "perplexity" else figures.bits_per_token
                         read[key], config = (score, None), trained
+                    audited = audited and (figures.audit is None or figures.audit.passed)
         if config is not None:
-            departures = self._departures(suite, scale, plan, protocol_of(config, None), None)
+            departures = self._departures(suite, scale, plan, protocol_of(config, None), None, 1)
             verdict = _score_verdict(values, {key: score for key, (score, _) in read.items()}, bool(departures))
+            verdict = verdict if audited else AUDIT_FAILED
             yield self._row(
                 item, _protocol(departures), scale, "1", _printed(values), _scores(values, read), verdict
             )  # fmt: skip
@@ -196,9 +204,9 @@ class _Evidence:
             verdict = verdict.replace("not run: ", "not run, and no suite has it: as long as ")
         return self._row(item, "", "" if first.quoted else "full", "", _printed(values), "", verdict)
 
-    def _unplanned_cost(self, costs_as: str) -> str:
-        suite, _, system = costs_as.partition("/")
-        plans = [plan for plan in _planned(suite, "full") if plan.system.name == system]
+    def _unplanned_cost(self, *costs_as: str) -> str:
+        pairs = [one.partition("/")[::2] for one in costs_as]
+        plans = [plan for suite, system in pairs for plan in _planned(suite, "full") if plan.system.name == system]
         return _not_run(plans, "full")
 
     # --- claims ---
@@ -224,7 +232,8 @@ class _Evidence:
             for plan in sides:
                 of = next(s for s in figures.systems if s.system == plan.system.name)
                 protocol = self._protocol(name, scale, plan)
-                departures |= dict.fromkeys(self._departures(name, scale, plan, protocol, of.parameters))
+                of_side = self._departures(name, scale, plan, protocol, of.parameters, len(of.seeds))
+                departures |= dict.fromkeys(of_side)
             seeds = " and ".join(map(str, dict.fromkeys(record.seeds)))
             yield self._row(
                 item, _protocol(departures), scale, seeds, published, _gain(record),
@@ -256,9 +265,13 @@ class _Evidence:
         systems, tested = figures.systems if figures else (), (check.paper, key, check.system, check.baseline)
         for record in figures.findings if figures else ():
             if (record.paper, record.finding, record.system, record.baseline) == tested and record.verdict != NOT_RUN:
-                of = next(s for s in systems if s.system == check.system)
-                protocol = self._protocol(name, scale, plans[0])
-                return self._finding(item, record, name, scale, plans[0], check, protocol, of.parameters)
+                departures: list[str] = []
+                for plan in plans:
+                    of = next(s for s in systems if s.system == plan.system.name)
+                    examined = len(record.seeds) if plan.system.name == check.system else len(of.seeds)
+                    protocol = self._protocol(name, scale, plan)
+                    departures += self._departures(name, scale, plan, protocol, of.parameters, examined)
+                return self._finding(item, record, scale, check, departures)
         published = check.findings()[key].published
         return self._row(item, "", scale, "", published, "", _not_run(plans, scale))
 
@@ -272,16 +285,18 @@ class _Evidence:
                                 effect_sizes=_truncation_effects(truncation))  # fmt: skip
                 record = check_finding(check, key, check.findings()[key], [run])
                 if record.verdict != NOT_MEASURED:
-                    yield self._finding(item, record, name, "full", plan, check, protocol_of(config, None), None)
+                    departures = self._departures(name, "full", plan, protocol_of(config, None), None, 1)
+                    yield self._finding(item, record, "full", check, departures)
 
     def _finding(
-        self, item: str, record: FindingRecord, name: str, scale: Scale, plan: _Planned, check: FindingCheck,
-        protocol: ProtocolRecord | None, parameters: int | None,
-    ) -> EvidenceRow:  # fmt: skip
-        departures = self._departures(name, scale, plan, protocol, parameters)
+        self, item: str, record: FindingRecord, scale: Scale, check: FindingCheck, departures: list[str]
+    ) -> EvidenceRow:
+        """Return the line of a finding, with the departures of the trainings and those of the examinations."""
         costs = [cost for measure in check.findings()[record.finding].measures for cost in measure.costs]
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
+        if self.paper.tagger and any(map(_tagged, costs)):
+            departures.append(f"tags of another tagger than {self.paper.tagger}")
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
@@ -294,7 +309,7 @@ class _Evidence:
         text = f"{item.where}: {item.sentence}"
         if item.diagram:
             return self._row(text, "", "", "", item.published, "", "a diagram or settings: nothing was measured")
-        cost = self._unplanned_cost(item.costs_as) if item.costs_as else ""
+        cost = self._unplanned_cost(*item.costs_as) if item.costs_as else ""
         if item.ours:
             verdict = "; ".join(filter(None, ("under other conditions", cost)))
             return self._row(text, f"no: {item.protocol}", "", "", item.published, item.ours, verdict)
@@ -307,17 +322,20 @@ class _Evidence:
         return EvidenceRow(self.paper.cited, item, protocol or MISSING, scale, *texts)
 
     def _departures(
-        self, suite: str, scale: Scale, plan: _Planned, protocol: ProtocolRecord | None, parameters: int | None
+        self,
+        suite: str,
+        scale: Scale,
+        plan: _Planned,
+        protocol: ProtocolRecord | None,
+        parameters: int | None,
+        seeds: int,
     ) -> list[str]:
-        """Return how a run departs from the paper's protocol: from the settings of the system of published size."""
+        """Return how runs depart from the paper's protocol: from the settings of the system of published size."""
         twin, departures = self._twin(suite, plan.system), []
-        if scale == "small" and parameters is not None:
-            systems = [plan.system, *([twin.system] if twin else [])]
-            printed = next(
-                filter(None, (self.paper.values[k].parameters for s in systems for k in self._beside(s))), ""
-            )
-            size = f"{parameters / 1e6:.2g} M parameters"
-            departures.append(f"{size} for {printed}" if printed else size)
+        systems = [plan.system, *([twin.system] if twin else [])]
+        printed = [self.paper.values[key] for system in systems for key in self._beside(system)]
+        if parameters is not None:
+            departures += size(parameters, next((value.parameters for value in printed if value.parameters), ""), scale)
         if protocol is None:
             departures.append(NOT_RECORDED)
         elif twin is not None:
@@ -325,6 +343,8 @@ class _Evidence:
         elif scale == "small":
             epochs = f"{length(protocol)} {plural('epoch', protocol.epochs)} of {protocol.optimizer}"
             departures += [epochs, *([f"from the trained {protocol.init_from}"] if protocol.init_from else [])]
+        if seeds < (models := max((value.runs or 0 for value in printed), default=self.paper.runs or 0)):
+            departures.append(f"{seeds} {plural('seed', seeds)} for {models}")
         if scale == "small" and not departures:
             departures.append("small scale")
         return departures + ([plan.system.protocol] if plan.system.protocol else [])
@@ -396,8 +416,10 @@ def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
         if (first := every.get(waiting.pop().init_from or "")) and first.name not in runs:
             runs[first.name] = first
             waiting.append(first)
-    names = " and ".join(dict.fromkeys(plan.system.name for plan in plans))
+    systems = list(dict.fromkeys(plan.system.name for plan in plans))
+    names = " and ".join(systems) if len(systems) < 3 else f"{len(systems)} systems"
     names += "" if plans[0].suite in PAPERS else f" of {plans[0].suite}"
+    names += f" of {plans[0].suite}" if len(systems) > 2 and plans[0].suite in PAPERS else ""
     return f"not run: {names}, {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
 
 
@@ -462,6 +484,11 @@ def _claim_verdict(record: ClaimRecord, departs: bool) -> str:
     if not departs:
         return verdict
     return f"under other conditions: {verdict.replace(OPPOSITE, 'the opposite')}"
+
+
+def _tagged(cost: Cost) -> bool:
+    """Return True if a cost depends on the tags of words."""
+    return EXPERIMENTS[cost.experiment].tagged or (bool(cost.by) and SPLITS[cost.by].needs == "tags")
 
 
 def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:

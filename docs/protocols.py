@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from backstory.config import plural
+from backstory.papers.suite import Scale
 from backstory.results.reproduction_record import ProtocolRecord
 
 NOT_RECORDED = "how it was trained is not recorded"
@@ -19,6 +20,17 @@ def differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
     if ours.init_from != published.init_from:
         departures.append(f"from the trained {ours.init_from}" if ours.init_from else "from scratch")
     return departures if ours.whole else [*departures, PARTLY_RECORDED]
+
+
+def size(parameters: int, printed: str, scale: Scale) -> list[str]:
+    """Return the number of parameters, unless it is the printed one, cut off or rounded: `18.3 M` of 18,392,574."""
+    millions = parameters / 1e6
+    shown = f"{millions:.{2 if scale == 'small' else 3}g}"
+    if printed:
+        number = printed.split()[0]
+        unit = 10 ** -len(number.partition(".")[2])
+        return [] if abs(millions - float(number)) < unit else [f"{shown} M parameters for {printed}"]
+    return [f"{shown} M parameters"] if scale == "small" else []
 
 
 def length(protocol: ProtocolRecord) -> str:

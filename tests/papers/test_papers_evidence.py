@@ -151,6 +151,38 @@ def test_what_an_older_result_does_not_record_is_said_and_judges_nothing(tmp_pat
         assert (row.protocol, row.verdict) == ("yes", "no: 4.7% above the published value")
 
 
+def test_a_failed_audit_has_no_verdict(tmp_path: Path) -> None:
+    assert line_of(tmp_path, {"mean": 57.3, "audited": False}).verdict == "an audit failed: no claim"
+
+
+def test_a_model_of_another_size_than_printed_departs_at_full_scale_too(tmp_path: Path) -> None:
+    for parameters, protocol in ((24_999_999, "yes"), (39_712_000, "no: 39.7 M parameters for 24 M")):
+        assert line_of(tmp_path, {"parameters": parameters}).protocol == protocol
+
+
+def test_fewer_trained_models_than_the_paper_has_depart(rows: list[EvidenceRow]) -> None:
+    [memory] = [row for row in rows if row.item == "table 2: ptb lca-257" and row.ours != "–"]
+    assert memory.seeds == "3" and "; 3 seeds for 5; " in memory.protocol
+    [single] = [row for row in rows if row.item == "table 1: ptb" and row.seeds == "1"]
+    assert single.protocol == "no: 60 + 25 for 500 + 500 epochs; 1 seed for 3"
+
+
+def test_findings_name_the_departures_of_both_systems_and_of_the_tags(rows: list[EvidenceRow]) -> None:
+    [pair] = [row for row in rows if row.item.endswith("(lstm-segment-10 beside lstm)") and row.ours != "–"]
+    assert "12 + 6 epochs of sgd" in pair.protocol and "12 + 6 for 500 + 500 epochs" in pair.protocol
+    measured = {row.item: row.protocol for row in rows if row.paper.startswith("Khandelwal") and row.ours != "–"}
+    by_tagger = [item for item, protocol in measured.items() if "another tagger than Stanford CoreNLP" in protocol]
+    assert any("Content words need more" in item for item in by_tagger)
+    assert not any("effective context is about" in item or "order of 20" in item for item in by_tagger)
+
+
+def test_an_item_about_several_systems_costs_all_of_them(rows: list[EvidenceRow]) -> None:
+    runs = runs_of(load("localized-ntm"), "full", "localized-ntm")
+    hours = sum(run.minutes for run in runs if run.system.startswith("enwik8-dnc-")) / 60
+    [samples] = [row for row in rows if row.item.startswith("table A2")]
+    assert samples.verdict == f"not run: 4 systems of localized-ntm, {hours:,.1f} GPU-hours stated"
+
+
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
     for path in RESULTS.glob("reproduce-*.json"):
         figures = result_at(path).figures

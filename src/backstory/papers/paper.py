@@ -56,6 +56,8 @@ class PublishedTable:
     """Rows that were read side by side; null if the paper does not say."""
     parameters: dict = field(default_factory=dict)
     """Parameters as printed (`18.3 M`), by the beginning of the system's name."""
+    runs: int | None = None
+    """Trained models that a value is the mean of, if that is not so for the whole paper."""
     costs_as: str = ""
     """SUITE/SYSTEM whose runs at the full scale would give the rows that no suite has, or cost as much."""
     trained_apart: tuple[str, ...] = ()
@@ -103,8 +105,8 @@ class PrintedItem:
     """The values in it, in words."""
     diagram: bool = False
     """True if it shows how something works or is set, and nothing that was measured."""
-    costs_as: str = ""
-    """SUITE/SYSTEM whose runs at the full scale would show it."""
+    costs_as: tuple[str, ...] = ()
+    """SUITE/SYSTEM of every system whose runs at the full scale would show it together, of one suite."""
     ours: str = ""
     """Our measurement, with the page that has it."""
     protocol: str = ""
@@ -120,6 +122,10 @@ class PaperFile:
     """Authors and year: `Merity et al. 2018`."""
     model: str = ""
     """The model that its examinations are of, in words."""
+    runs: int | None = None
+    """Trained models, with a seed each, that its values are means of; null if the paper does not say."""
+    tagger: str = ""
+    """What tags the words in its examinations."""
     columns: dict = field(default_factory=dict)
     """Columns that most of its tables have, by the end of a value's name."""
     tables: tuple[PublishedTable, ...] = ()
@@ -152,6 +158,8 @@ class PublishedValue:
     trained_apart: bool = False
     quoted: bool = False
     """True if it is of another paper, which is quoted."""
+    runs: int | None = None
+    """Trained models that it is the mean of; None if the paper does not say."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,9 @@ class Paper:
     title: str
     cited: str
     model: str
+    runs: int | None
+    """Trained models that its values are means of; None if the paper does not say, or it depends on the table."""
+    tagger: str
     values: Mapping[str, PublishedValue]
     """By CORPUS-SYSTEM-COLUMN: `ptb-mos-test`."""
     findings: Mapping[str, Finding]
@@ -273,12 +284,12 @@ def paper(name: str) -> Paper:
     file = _PACKAGED.load(name)
     values: dict[str, PublishedValue] = {}
     for table in file.tables:
-        values |= _values(table, file.columns, f"paper {name}")
+        values |= _values(table, file, f"paper {name}")
     entries = {key: from_dict(FindingEntry, entry, f"paper {name}: {key}") for key, entry in file.findings.items()}
     findings = {key: _finding(entry, entries.get(entry.measures_of, entry).measures, values)
                 for key, entry in entries.items()}  # fmt: skip
     corpora = tuple(dict.fromkeys(table.corpus for table in file.tables))
-    return Paper(file.title, file.cited, file.model, values, findings, corpora, file.items)
+    return Paper(file.title, file.cited, file.model, file.runs, file.tagger, values, findings, corpora, file.items)
 
 
 def published_value(reference: str) -> tuple[PublishedValue, str]:
@@ -303,9 +314,10 @@ def published_examinations() -> Published:
     return Published(source.cited, source.model, by_corpus)
 
 
-def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, PublishedValue]:
+def _values(table: PublishedTable, file: PaperFile, source: str) -> dict[str, PublishedValue]:
     """Return the values of a table by their names."""
-    named = {key: from_dict(PublishedColumn, c, f"{source}: columns") for key, c in (table.columns or columns).items()}
+    columns = table.columns or file.columns
+    named = {key: from_dict(PublishedColumn, c, f"{source}: columns") for key, c in columns.items()}
     values = {}
     for system, printed in table.values.items():
         prefixes = [prefix for prefix in table.parameters if system.startswith(prefix)]
@@ -333,6 +345,7 @@ def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, Publ
                 table.costs_as,
                 system in table.trained_apart,
                 system in table.quoted,
+                table.runs or file.runs,
             )
     return values
 
