@@ -183,6 +183,27 @@ def test_an_item_about_several_systems_costs_all_of_them(rows: list[EvidenceRow]
     assert samples.verdict == f"not run: 4 systems of localized-ntm, {hours:,.1f} GPU-hours stated"
 
 
+def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
+    of_settings = {
+        "lower case": lambda c: c.text.lowercase,
+        "eq. 8 applies one matrix": lambda c: c.model.buffer.kind == "span-buffer" and c.model.head.kind == "mixture",
+        "settings of Penn Treebank": lambda c: c.text.corpus == "wikitext-2" and c.model.head.adversarial > 0,
+        "paper counts 206 symbols": lambda c: c.text.corpus == "enwik8",
+        "masks": lambda c: c.model.core.kind == "mdm",
+    }
+    seen = set()
+    for name in (name for name in names() if set(load(name).papers) & set(PAPERS)):
+        printed = {system.name: system for system in load(name).systems if any(r.published for r in system.readings)}
+        for scale in ("small", "full"):
+            runs = runs_of(load(name), scale, name) if any(s.at(scale) for s in printed.values()) else []
+            for run in (run for run in runs if run.system in printed):
+                for words, departs in of_settings.items():
+                    if departs(run.config):
+                        seen.add(words)
+                        assert words in printed[run.system].protocol, (name, run.system, words)
+    assert seen == set(of_settings)
+
+
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
     for path in RESULTS.glob("reproduce-*.json"):
         figures = result_at(path).figures

@@ -513,3 +513,48 @@ def test_what_is_wrong_with_a_template_is_one_line(old: str, new: str, message: 
     path.write_text(TEMPLATES.replace(old, new))
     with pytest.raises(UserError, match=message):
         runs_of(suites.load(str(path)), "small", "mine")
+
+
+DEPARTURES = """
+title: t
+departures: {few: 5 softmaxes for 15, ours: the reward is ours}
+templates:
+  short: {protocol: [few], small: {recipe: ptb-small, seeds: [1], minutes: 2, examinations: [{experiment: truncate}]}}
+systems:
+  - {name: a, extends: short}
+  - {name: b, extends: short, protocol: [few, ours]}
+  - {name: c, extends: short, protocol: in a sentence}
+findings:
+  - {paper: context, system: a, protocol: [ours]}
+"""
+
+
+def test_a_departure_that_systems_and_findings_share_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(DEPARTURES)
+    mine = suites.load(str(path))
+    assert [system.protocol for system in mine.systems] == [
+        "5 softmaxes for 15", "5 softmaxes for 15; the reward is ours", "in a sentence"
+    ]  # fmt: skip
+    assert [check.protocol for check in mine.findings] == ["the reward is ours"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[few, ours]", "[few, our]", r"systems\[1\]: there is no departure 'our' \(did you mean 'ours'\?\)"),
+        ("[ours]", "[theirs]", r"findings\[0\]: there is no departure 'theirs'"),
+        ("[few, ours]", "[[few]]", r"systems\[1\]: there is no departure"),
+        ("ours: the reward is ours", "ours: [1]", "departures must be sentences by name"),
+        (
+            "departures: {few: 5 softmaxes for 15, ours: the reward is ours}\n",
+            "",
+            r"systems\[0\]: protocol names departures, and the suite has none; write a sentence",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_departure_is_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(DEPARTURES.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        suites.load(str(path))

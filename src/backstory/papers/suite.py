@@ -148,12 +148,18 @@ class Suite:
 
 
 def expand(data: Any, source: str) -> Any:
-    """Return a suite's YAML without `templates`: a system that `extends` one has its entries, except those it gives itself.
+    """Return a suite's YAML without what its systems and findings share: `templates` and `departures`.
 
-    Entries are merged as overrides are with a recipe; a list replaces a list. A template may extend one before it.
+    A system that `extends` a template has its entries, except those it gives itself. Entries are merged as overrides are
+    with a recipe; a list replaces a list. A template may extend one before it. A `protocol` that is a list names
+    `departures`, whose sentences it stands for.
     """
-    if not isinstance(data, dict) or "templates" not in data:
-        return data
+    if isinstance(data, dict) and "templates" in data:
+        data = _with_templates(data, source)
+    return _with_departures(data, source) if isinstance(data, dict) else data
+
+
+def _with_templates(data: dict, source: str) -> dict:
     templates: dict[str, dict] = {}
     entries = data["templates"]
     if not isinstance(entries, dict):
@@ -177,6 +183,28 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     return merged(templates[name], {key: value for key, value in entry.items() if key != "extends"})
+
+
+def _with_departures(data: dict, source: str) -> dict:
+    named = data.get("departures", {})
+    if not isinstance(named, dict) or not all(isinstance(text, str) for text in named.values()):
+        raise UserError(f"{source}: departures must be sentences by name")
+
+    def written_out(entry: Any, where: str) -> Any:
+        if not isinstance(entry, dict) or not isinstance(entry.get("protocol"), list):
+            return entry
+        if not named:
+            raise UserError(f"{where}: protocol names departures, and the suite has none; write a sentence")
+        for name in entry["protocol"]:
+            try:
+                check_name(str(name), named, "departure")
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
+        return entry | {"protocol": "; ".join(named[name] for name in entry["protocol"])}
+
+    lists = {key: data[key] for key in ("systems", "findings") if isinstance(data.get(key), list)}
+    lists = {key: [written_out(e, f"{source}: {key}[{i}]") for i, e in enumerate(all_)] for key, all_ in lists.items()}
+    return {key: value for key, value in data.items() if key != "departures"} | lists
 
 
 _PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)
