@@ -159,25 +159,25 @@ class _Evidence:
         self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
         readings: Mapping[str, PlannedReading],
     ) -> Iterator[EvidenceRow]:  # fmt: skip
-        """Yield a line for evaluations outside of suites of a model that a system has."""
-        read: dict[str, tuple[float | None, float | None]] = {}
-        config: RunConfig | None = None
-        audited = True
-        for result, trained in self._runs_of_model(plan) if scale == "full" else ():
+        """Yield a line for each run outside of suites that has the model of a system and was read as it is."""
+        runs: dict[str, dict[str, EvaluationFigures]] = {}
+        configs: dict[str, RunConfig] = {}
+        for result, config in self._runs_of_model(plan) if scale == "full" else ():
             if isinstance(figures := result.figures, EvaluationFigures):
-                for key, reading in readings.items():
-                    same = (figures.split, figures.reader) == (reading.split, reading.reader)
-                    if same and figures.batch_size == reading.batch_size:
-                        score = figures.perplexity if values[key].metric == "perplexity" else figures.bits_per_token
-                        read[key], config = (score, None), trained
-                    audited = audited and (figures.audit is None or figures.audit.passed)
-        if config is not None:
-            departures = self._departures(suite, scale, plan, protocol_of(config, None), None, 1)
-            verdict = _score_verdict(values, {key: score for key, (score, _) in read.items()}, bool(departures))
-            verdict = verdict if audited else AUDIT_FAILED
-            yield self._row(
-                item, _protocol(departures), scale, "1", _printed(values), _scores(values, read), verdict
-            )  # fmt: skip
+                run = f"{config} {result.provenance.weights}"
+                for key in (key for key, reading in readings.items() if _is_reading(figures, reading, config)):
+                    runs.setdefault(run, {})[key] = figures
+                    configs[run] = config
+        for run, read in runs.items():
+            scores = {
+                k: f.perplexity if values[k].metric == "perplexity" else f.bits_per_token for k, f in read.items()
+            }
+            departures = self._departures(suite, scale, plan, protocol_of(configs[run], None), None, 1)
+            verdict = _score_verdict(values, scores, bool(departures))
+            if any(figures.audit is not None and not figures.audit.passed for figures in read.values()):
+                verdict = AUDIT_FAILED
+            ours = _scores(values, {key: (score, None) for key, score in scores.items()})
+            yield self._row(item, _protocol(departures), scale, "1", _printed(values), ours, verdict)
 
     @cached_property
     def _single_runs(self) -> list[tuple[Result, RunConfig]]:
@@ -190,10 +190,10 @@ class _Evidence:
         return runs
 
     def _runs_of_model(self, plan: _Planned) -> Iterator[tuple[Result, RunConfig]]:
-        """Yield the results of single runs that have the model and the corpus of a system, whatever their training."""
+        """Yield the results of single runs that have the model and the text of a system, whatever their training."""
         planned = plan.runs[0].config
         for result, config in self._single_runs:
-            if (config.model, config.text.corpus) == (planned.model, planned.text.corpus):
+            if (config.model, config.text) == (planned.model, planned.text):
                 yield result, config
 
     def _unplanned(self, item: str, values: Mapping[str, PublishedValue]) -> EvidenceRow:
@@ -484,6 +484,15 @@ def _claim_verdict(record: ClaimRecord, departs: bool) -> str:
     if not departs:
         return verdict
     return f"under other conditions: {verdict.replace(OPPOSITE, 'the opposite')}"
+
+
+def _is_reading(figures: EvaluationFigures, reading: PlannedReading, config: RunConfig) -> bool:
+    """Return True if an evaluation reads as a suite does: the whole split, with the same reader, rows and addressing."""
+    ours = figures.split, figures.reader, figures.batch_size, figures.after
+    whole = not (figures.lines or figures.lengths or figures.options)
+    addressing = reading.addressing or getattr(config.model.core, "addressing", None)
+    same = ours == (reading.split, reading.reader, reading.batch_size, reading.after)
+    return same and whole and figures.addressing in (None, addressing)
 
 
 def _tagged(cost: Cost) -> bool:

@@ -90,6 +90,29 @@ def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> 
     assert any("150 tokens" in row.ours and row.verdict == "under other conditions: yes" for row in context)
 
 
+def test_single_runs_do_not_share_a_line_and_are_read_as_the_suite_reads(tmp_path: Path) -> None:
+    files = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+             for name in ("read-ptb-awd-lstm", "read-valid-ptb-awd-lstm")}  # fmt: skip
+    longer = json.loads(json.dumps(files["read-ptb-awd-lstm"]))
+    longer["provenance"]["config"]["training"]["epochs"] = 100
+    longer["figures"] |= {"perplexity": 60.0, "nats_per_token": 4.0943, "bits_per_token": 5.9069}
+    lines = json.loads(json.dumps(longer))
+    lines["figures"] |= {"lines": 3000}
+    lowered = json.loads(json.dumps(longer))
+    lowered["provenance"]["config"]["text"]["lowercase"] = True
+    for name, data in (files | {"read-a": longer, "read-b": lines, "read-c": lowered}).items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+    measured = [
+        (row.protocol, row.ours)
+        for row in evidence(tmp_path)
+        if row.item == "table 1: ptb awd-lstm" and row.ours != "–"
+    ]
+    assert measured == [
+        ("no: 100 + 25 for 500 + 500 epochs", "test 60.00"),
+        ("no: 60 + 25 for 500 + 500 epochs", "valid 64.74; test 62.45"),
+    ]
+
+
 ITEM = "table 1: ptb awd-lstm"
 PUBLISHED = protocol_of(recipe("ptb-awd-lstm"), None).to_dict()
 
