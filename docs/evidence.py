@@ -20,7 +20,17 @@ from backstory.config.strict import from_saved
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.papers.claims import AUDIT_FAILED, OPPOSITE, YES, published_gain
-from backstory.papers.findings import CACHE, CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
+from backstory.papers.findings import (
+    CACHE,
+    CONTEXT,
+    NO,
+    NOT_MEASURED,
+    NOT_RUN,
+    SPLIT,
+    check_finding,
+    context_cost,
+    examines,
+)
 from backstory.papers.paper import Cost, Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of
 from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
@@ -280,7 +290,7 @@ class _Evidence:
     ) -> Iterator[EvidenceRow]:
         """Yield a line for each truncation outside of suites that a finding can be tested on."""
         for result, config in self._runs_of_model(plan):
-            if isinstance(truncation := result.figures, TruncationFigures):
+            if isinstance(truncation := result.figures, TruncationFigures) and _is_published(truncation):
                 run = RunRecord(run="", system=check.system, seed=config.seed, state="done", examinations=(),
                                 effect_sizes=_truncation_effects(truncation))  # fmt: skip
                 record = check_finding(check, key, check.findings()[key], [run])
@@ -493,6 +503,11 @@ def _is_reading(figures: EvaluationFigures, reading: PlannedReading, config: Run
     addressing = reading.addressing or getattr(config.model.core, "addressing", None)
     same = ours == (reading.split, reading.reader, reading.batch_size, reading.after)
     return same and whole and figures.addressing in (None, addressing)
+
+
+def _is_published(truncation: TruncationFigures) -> bool:
+    """Return True if a truncation is of the published split, without a reader that adapts; older results name no reader."""
+    return truncation.split == SPLIT and truncation.reader in (None, "static")
 
 
 def _tagged(cost: Cost) -> bool:

@@ -113,6 +113,14 @@ def test_single_runs_do_not_share_a_line_and_are_read_as_the_suite_reads(tmp_pat
     ]
 
 
+def test_findings_are_of_the_published_split_without_a_cache(tmp_path: Path) -> None:
+    data = json.loads((RESULTS / "examine-ptb-awd-lstm.json").read_text(encoding="utf-8"))
+    for changes, tested in (({}, True), ({"split": "test"}, False), ({"reader": "cache"}, False)):
+        changed = data | {"figures": data["figures"] | changes}
+        (tmp_path / "examine-a.json").write_text(json.dumps(changed), encoding="utf-8")
+        assert any(row.ours != "–" and "effective context" in row.item for row in evidence(tmp_path)) == tested, changes
+
+
 ITEM = "table 1: ptb awd-lstm"
 PUBLISHED = protocol_of(recipe("ptb-awd-lstm"), None).to_dict()
 
