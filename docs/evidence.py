@@ -4,14 +4,24 @@ A verdict of a run by another protocol than the paper's says so, and is never "n
 """
 
 import contextlib
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
+from evidence_cells import (
+    SCORES,
+    claim_verdict,
+    gain_cell,
+    measure_words,
+    printed_cell,
+    protocol_cell,
+    score_verdict,
+    scores_cell,
+    seeds_cell,
+)
 from protocols import NOT_RECORDED, differences, length, size
 
 from backstory.config import RunConfig, UserError, plural
@@ -19,7 +29,7 @@ from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
-from backstory.papers.claims import AUDIT_FAILED, OPPOSITE, YES, published_gain
+from backstory.papers.claims import AUDIT_FAILED, published_gain
 from backstory.papers.findings import (
     CACHE,
     CONTEXT,
@@ -40,7 +50,6 @@ from backstory.results import EvaluationFigures, ReproductionFigures, Result, Tr
 from backstory.results.reproduction_record import (
     ClaimRecord,
     FindingRecord,
-    MeasureRecord,
     ProtocolRecord,
     SystemRecord,
 )
@@ -49,11 +58,6 @@ from backstory.results.suite_run_record import MeasuredRecord, RunRecord
 PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
 """The papers whose systems this package implements; baselines of other papers stand in their tables."""
 SCALES: tuple[Scale, ...] = ("small", "full")
-CLOSE = 0.02
-"""A score is that of the paper if it is within this part of it."""
-LEVEL = 0.95
-"""Level of the intervals, and of p-values after Holm's correction."""
-SCORES = ("perplexity", "bits_per_token")
 
 
 @dataclass(frozen=True)
@@ -154,16 +158,18 @@ class _Evidence:
                 if record.system == plan.system.name and record.place == reading.reading() and record.mean is not None:
                     records[key] = record
         if not records:
-            return self._row(item, "", scale, "", _printed(values), "", _not_run([plan], scale))
+            return self._row(item, "", scale, "", printed_cell(values), "", _not_run([plan], scale))
         first = next(iter(records.values()))
         protocol = self._protocol(suite, scale, plan)
         departures = self._departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
         ours = {key: (record.mean, record.deviation) for key, record in records.items()}
-        seeds = _seeds(first.seeds, first.planned_seeds)
-        verdict = _score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
+        seeds = seeds_cell(first.seeds, first.planned_seeds)
+        verdict = score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
         if any(record.audited is False for record in records.values()):
             verdict = AUDIT_FAILED
-        return self._row(item, _protocol(departures), scale, seeds, _printed(values), _scores(values, ours), verdict)
+        return self._row(
+            item, protocol_cell(departures), scale, seeds, printed_cell(values), scores_cell(values, ours), verdict
+        )
 
     def _single_readings(
         self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
@@ -183,11 +189,11 @@ class _Evidence:
                 k: f.perplexity if values[k].metric == "perplexity" else f.bits_per_token for k, f in read.items()
             }
             departures = self._departures(suite, scale, plan, protocol_of(configs[run], None), None, 1)
-            verdict = _score_verdict(values, scores, bool(departures))
+            verdict = score_verdict(values, scores, bool(departures))
             if any(figures.audit is not None and not figures.audit.passed for figures in read.values()):
                 verdict = AUDIT_FAILED
-            ours = _scores(values, {key: (score, None) for key, score in scores.items()})
-            yield self._row(item, _protocol(departures), scale, "1", _printed(values), ours, verdict)
+            ours = scores_cell(values, {key: (score, None) for key, score in scores.items()})
+            yield self._row(item, protocol_cell(departures), scale, "1", printed_cell(values), ours, verdict)
 
     @cached_property
     def _single_runs(self) -> list[tuple[Result, RunConfig]]:
@@ -212,7 +218,7 @@ class _Evidence:
         verdict = "quoted by the paper from others" if first.quoted else self._unplanned_cost(first.costs_as)
         if first.trained_apart:
             verdict = verdict.replace("not run: ", "not run, and no suite has it: as long as ")
-        return self._row(item, "", "" if first.quoted else "full", "", _printed(values), "", verdict)
+        return self._row(item, "", "" if first.quoted else "full", "", printed_cell(values), "", verdict)
 
     def _unplanned_cost(self, *costs_as: str) -> str:
         pairs = [one.partition("/")[::2] for one in costs_as]
@@ -246,8 +252,8 @@ class _Evidence:
                 departures |= dict.fromkeys(of_side)
             seeds = " and ".join(map(str, dict.fromkeys(record.seeds)))
             yield self._row(
-                item, _protocol(departures), scale, seeds, published, _gain(record),
-                _claim_verdict(record, bool(departures)),
+                item, protocol_cell(departures), scale, seeds, published, gain_cell(record),
+                claim_verdict(record, bool(departures)),
             )  # fmt: skip
 
     # --- findings ---
@@ -310,8 +316,8 @@ class _Evidence:
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
-        seeds, ours = _seeds(record.seeds, record.planned_seeds), "; ".join(map(_measured, record.measures))
-        return self._row(item, _protocol(departures), scale, seeds, record.published, ours, verdict)
+        seeds, ours = seeds_cell(record.seeds, record.planned_seeds), "; ".join(map(measure_words, record.measures))
+        return self._row(item, protocol_cell(departures), scale, seeds, record.published, ours, verdict)
 
     # --- other items ---
 
@@ -410,11 +416,6 @@ def _planned(name: str, scale: Scale) -> list[_Planned]:
     return [plan for plan in plans if plan.runs]
 
 
-def _protocol(departures: Iterable[str]) -> str:
-    texts = list(dict.fromkeys(departures))
-    return f"no: {'; '.join(texts)}" if texts else "yes"
-
-
 def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
     """Return the systems by their names in the suite, and their stated cost, with those that they start from."""
     if not plans:
@@ -433,67 +434,9 @@ def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
     return f"not run: {names}, {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
 
 
-def _seeds(done: Sequence[object], planned: Sequence[object]) -> str:
-    return str(len(done)) if len(done) >= len(planned) else f"{len(done)} of {len(planned)}"
-
-
-def _column(value: PublishedValue) -> str:
-    """Return what a value is of: `test`, `valid, dynamic`."""
-    return (
-        value.split
-        if value.reader == "static"
-        else f"{value.split}, {value.reader.partition(':')[0].partition('+')[0]}"
-    )
-
-
-def _printed(values: Mapping[str, PublishedValue]) -> str:
-    return _scores(values, {key: (value.value, value.deviation) for key, value in values.items()})
-
-
-def _scores(values: Mapping[str, PublishedValue], scores: Mapping[str, tuple[float | None, float | None]]) -> str:
-    """Return scores with what they are of: `valid 60.00; test 57.30 +- 0.10`."""
-    texts = []
-    for key in (key for key in values if key in scores):
-        (score, deviation), metric = scores[key], values[key].metric
-        if metric in SCORES and score is not None:
-            digits = 2 if metric == "perplexity" else 4
-            spread = "" if deviation is None else f" +- {deviation:.{digits}f}"
-            texts.append(f"{_column(values[key])} {score:.{digits}f}{spread}")
-        elif score is not None:
-            texts.append(f"{score:g} tokens" if metric == "tokens" else f"{score:g}%")
-    return "; ".join(texts)
-
-
-def _score_verdict(values: Mapping[str, PublishedValue], scores: Mapping[str, float | None], departs: bool) -> str:
-    """Compare ours with the published values, by all of the test split if that was read."""
-    keys = [key for key in scores if values[key].split == "test"] or list(scores)
-    excess = {key: (scores[key] or 0.0) / values[key].value - 1 for key in keys}
-    sides = [f"{abs(part):.1%} {'above' if part > 0 else 'below'}" for part in excess.values()]
-    if len(keys) > 1:
-        sides = [f"{_column(values[key])} {side}" for key, side in zip(keys, sides, strict=True)]
-    side = f"{', '.join(sides)} the published value{'s' if len(keys) > 1 else ''}"
-    if departs:
-        return f"under other conditions: {side}"
-    return f"yes: {side}" if all(abs(part) <= CLOSE for part in excess.values()) else f"no: {side}"
-
-
 def _same_claim(record: ClaimRecord, claim: Claim) -> bool:
     sides = ((record.better, claim.better), (record.than, claim.than))
     return all(one and one.system == side.system and one.place == side.reading() for one, side in sides)
-
-
-def _gain(record: ClaimRecord) -> str:
-    interval = "" if record.low is None or record.high is None else f" ({record.low:.3g} to {record.high:.3g})"
-    p = "" if record.holm_p_value is None else f", p (Holm) {record.holm_p_value:.2g}"
-    return f"gain {record.gain:.3g}{interval}{p}"
-
-
-def _claim_verdict(record: ClaimRecord, departs: bool) -> str:
-    decided = record.verdict in (YES, OPPOSITE) and (record.holm_p_value or 0.0) >= 1 - LEVEL
-    verdict = f"{record.verdict}, but not decided after Holm's correction" if decided else record.verdict
-    if not departs:
-        return verdict
-    return f"under other conditions: {verdict.replace(OPPOSITE, 'the opposite')}"
 
 
 def _is_reading(figures: EvaluationFigures, reading: PlannedReading, config: RunConfig) -> bool:
@@ -523,17 +466,3 @@ def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]
     return effects | {
         context_cost(c.context).key: MeasuredRecord(value=c.effect, low=c.low, high=c.high) for c in figures.conditions
     }
-
-
-def _measured(measure: MeasureRecord) -> str:
-    """Return a number of a finding in words: `near +9.1% (+7.0% to +11.2%)`."""
-
-    def number(value: float | None) -> str:
-        if value is None:
-            return "more than was tried" if measure.unit == "tokens" else MISSING
-        if measure.unit == "tokens":
-            return f"{value:,.0f} tokens"
-        return f"{100 * value:.1f}%" if measure.unit == "share" else f"{100 * math.expm1(min(value, 700)):+.1f}%"
-
-    value, low, high = map(number, (measure.value, measure.low, measure.high))
-    return f"{measure.label or 'effective context'} {value}" + ("" if low == high else f" ({low} to {high})")
