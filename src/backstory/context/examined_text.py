@@ -37,20 +37,19 @@ class Folded:
     """A text of pieces as words."""
 
     ids: np.ndarray
-    """(W,) which word each is."""
+    """(W,) id of each word."""
     starts: np.ndarray
-    """(W,) the token that each begins with."""
+    """(W,) first token of each word."""
     places: np.ndarray
-    """(W,) the number of each in the text in words, as `word_numbers` counts; several empty lines that are one piece are one
-    word here."""
+    """(W,) number of each word in the text, as `word_numbers` counts. Several empty lines in one piece are one word here."""
     pieces: list[np.ndarray]
     """The pieces of each kind of word, by its id."""
     documents: np.ndarray
-    """(documents,) the word that each begins with."""
+    """(documents,) first word of each document."""
     start: int
-    """The word that is read before the first of a text: the token that is, by itself."""
+    """The word that is read before a text: the start token by itself."""
     tokens: int
-    """N, of the text."""
+    """N, the number of pieces in the text."""
     boundaries: Boundaries | None = None
     """Pieces that begin words; None for words whose score is the plain sum over their pieces."""
 
@@ -60,7 +59,7 @@ class Folded:
         return "sum" if self.boundaries is None else "corrected"
 
     def longer(self, first: np.ndarray, positions: np.ndarray, limit: int | None) -> int:
-        """Return how many words at these positions are read after more than `limit` pieces, from the words at `first`."""
+        """Return how many words at these positions have contexts of more than `limit` pieces, from the words at `first` on."""
         if limit is None:
             return 0
         ends = np.append(self.starts, self.tokens)[positions + 1]
@@ -74,10 +73,10 @@ def fold(
     known: dict[tuple[int, ...], int] | None = None,
     word_score: WordScore = "corrected",
 ) -> Folded | None:
-    """Return the words of a split, as `word_numbers` counts them; None if its tokens are no pieces or lose some text.
+    """Return the words of a split, as `word_numbers` counts them; None if its tokens are not pieces or lose some text.
 
-    `known` holds the ids of words by their pieces from one split to the next, and is added to.
-    Words are the same where their pieces are, with the space before them; several empty lines that are one piece are one word.
+    `known` maps the pieces of a word to its id. New words are added, so that several splits can share their ids. Two words are
+    the same if their pieces are, including the space before them; several empty lines in one piece are one word.
     """
     if vocabulary.tokenizer.unit != "piece" or not lossless(vocabulary, split):
         return None
@@ -90,7 +89,16 @@ def fold(
     documents = np.searchsorted(starts, split.documents)
     pieces = [np.array(word, np.int64) for word in known]
     boundaries = vocabulary.boundaries if word_score == "corrected" else None
-    return Folded(ids, starts, numbers[starts], pieces, documents, start, len(split.ids), boundaries)
+    return Folded(
+        ids=ids,
+        starts=starts,
+        places=numbers[starts],
+        pieces=pieces,
+        documents=documents,
+        start=start,
+        tokens=len(split.ids),
+        boundaries=boundaries,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +106,7 @@ class AnnotatedText:
     """Token ids with their unit, training counts, documents and part-of-speech tags."""
 
     ids: np.ndarray
-    """(N,) tokens, or words where the tokens are pieces of words; `start`, `counts`, `documents` and `tags` are of the same."""
+    """(N,) tokens, or words if the tokens are pieces of words; `start`, `counts`, `documents` and `tags` count in the same."""
     start: int
     unit: str = "token"
     counts: np.ndarray | None = None
@@ -114,7 +122,7 @@ class AnnotatedText:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens; of words the number of their pieces."""
+        """Number of tokens; for words, the number of their pieces."""
         return len(self.ids) if self.folded is None else self.folded.tokens
 
     @staticmethod
@@ -134,27 +142,39 @@ class AnnotatedText:
         if folded is None:
             unit, unknown = vocabulary.tokenizer.unit, vocabulary.unknown
             counts = vocabulary.counts if vocabulary.counts.any() else None  # a foreign vocabulary has none
-            return AnnotatedText(part.ids, vocabulary.start, unit, counts, unknown, part.documents, tags, source)
+            return AnnotatedText(
+                part.ids,
+                vocabulary.start,
+                unit,
+                counts=counts,
+                unknown=unknown,
+                documents=part.documents,
+                tags=tags,
+                tagger=source,
+            )
         spelled = words.splits[split].ids[folded.places]
-        # Several words are spelled alike where their pieces differ: with the space before them, and without.
+        # Words of different pieces may be spelled alike: with the space before them, and without.
         spelling = np.full(len(folded.pieces), -1)
         spelling[folded.ids] = spelled
+        counts = None
+        if "train" in dataset.splits:
+            counts = np.where(spelling < 0, 0, words.vocabulary.counts[spelling])
         unknown = folded.ids[spelled == words.vocabulary.unknown]
         return AnnotatedText(
             folded.ids,
             folded.start,
             "word",
-            np.where(spelling < 0, 0, words.vocabulary.counts[spelling]) if "train" in dataset.splits else None,
-            int(np.bincount(unknown).argmax()) if len(unknown) else None,
-            folded.documents,
-            None if tags is None else tags[folded.places],
-            source,
-            folded,
-            np.asarray(part.ids),
+            counts=counts,
+            unknown=int(np.bincount(unknown).argmax()) if len(unknown) else None,
+            documents=folded.documents,
+            tags=None if tags is None else tags[folded.places],
+            tagger=source,
+            folded=folded,
+            pieces=np.asarray(part.ids),
         )
 
     def with_training(self, source: Dataset) -> tuple["AnnotatedText", np.ndarray]:
-        """Return the text and the ids of a corpus's training text: of words, numbered on from those of this text."""
+        """Return the text, and the ids of a corpus's training text; new words get the next ids."""
         train = source.splits["train"]
         if self.folded is None:
             return self, train.ids
@@ -169,7 +189,7 @@ class AnnotatedText:
 
 
 def row_length(tokens: int, batch_size: int, before: int) -> int:
-    """Return the tokens that each of `batch_size` rows scores, after `before` that it only reads."""
+    """Return the number of tokens that each of `batch_size` rows scores, after the `before` tokens that it only reads."""
     return -(-(tokens - before) // batch_size)
 
 
@@ -221,11 +241,11 @@ class WholeReading:
     folded: Folded | None = None
     """Words of a text of pieces: the nats are then those of words, (1 or 2, W), and `documents` counts in words."""
     batch_size: int = 1
-    """Rows that are read side by side, each from an empty state; of one document."""
+    """Rows that are read side by side, each from an empty state; with more than one, the text is one document."""
     before: int = 0
-    """Tokens, or words, that a row reads before the first that is scored in it; the first row scores them too."""
+    """Tokens, or words, that a row reads before it scores; the first row scores them too."""
     with_inner: bool = False
-    """Score the reader inside the outermost one too: what a cache is worth is the difference."""
+    """True to score the reader inside the outermost one too; the difference is the gain of a cache."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
         return self._in_rows(advance) if self.batch_size > 1 else self._by_document(advance)
@@ -257,7 +277,9 @@ class WholeReading:
         return word_nats(scores[0, :, :tokens], log_begins, starts)
 
     def _read(self, ids: np.ndarray, uncertain: np.ndarray, progress: ProgressCallback) -> np.ndarray:
-        return read_scores(self.reader, ids, self.start, uncertain, self._boundaries, progress, self.with_inner)
+        return read_scores(
+            self.reader, ids, self.start, uncertain, self._boundaries, progress=progress, inner=self.with_inner
+        )
 
     def _by_document(self, advance: Advance) -> np.ndarray:
         nats = []
@@ -269,7 +291,7 @@ class WholeReading:
             def progress(before: int, done: int, starts: np.ndarray = starts) -> None:
                 advance(int(np.diff(np.searchsorted(starts, [before, done]))[0]))
 
-            # What comes after the last word is predicted too, where its end is not certain.
+            # Where the end of the last word is uncertain, the token after it is predicted too.
             text = np.append(ids, self.start) if uncertain[-1] else ids
             scores = self._read(text[None], uncertain[None], progress)
             nats.append(self._of_words(scores[:, :, 0], starts, len(ids)))
@@ -280,7 +302,7 @@ class WholeReading:
         size = row_length(words, self.batch_size, self.before)
         firsts = range(0, words - self.before, size)
         spans = [(int(ends[i]), int(ends[min(i + self.before + size, words)])) for i in firsts]
-        # Beyond its end a row is filled up with what is read before a text, which so stands before the next row too.
+        # Rows are padded with the start token, so that it also comes before the next row.
         length = max(end - begin for begin, end in spans) + 1
         rows = np.full((len(spans), length), self.start, np.int64)
         uncertain = np.zeros(rows.shape, bool)

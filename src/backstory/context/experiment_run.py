@@ -1,7 +1,8 @@
 """Run an experiment: the same targets scored under every condition, against the baseline."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from backstory.context.result import Effects, figures
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 PIECE = 64
-"""Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop.
+"""Targets that are scored together, whatever the number of processes and wherever an examination was stopped.
 
 Few enough that many processes share a sample evenly; 256 were no faster on one core."""
 GPU_PIECE = 1024
-"""The same on a GPU, which has more to do at once: as many rows as a scorer reads side by side where memory allows."""
+"""The same on a GPU, which is idle with fewer: as many rows as a scorer reads side by side where memory allows."""
 
 
 @checked()
@@ -74,8 +75,8 @@ def measure(
 ) -> Losses:
     """Return the losses of every target under every condition of an experiment.
 
-    `store` holds what was measured before, and saves every condition as it is finished. `ranks` share the targets; each has
-    the whole at the end. Raises UserError, and NonFiniteError.
+    `store` holds the losses measured before, and saves those of every condition once they are finished. `ranks` share the
+    targets; each returns the losses of all. Raises UserError, and NonFiniteError.
     """
     check_experiment(experiment)
     check_splits(by)
@@ -83,45 +84,45 @@ def measure(
     _check_fits(experiment, on)
     conditions = list(kind.conditions(on))
     splits = split_targets(on, positions, None if kind.whole else on.context, by)
-    scoring = _Scoring(
-        on, positions, kind, conditions, store or LossStore(None, {}), progress, ranks or SingleProcess()
+    store, ranks = store or LossStore(None, {}), ranks or SingleProcess()
+    scoring = _Scoring(on, positions, kind, conditions, store=store, progress=progress, ranks=ranks)
+    losses = Losses(
+        positions=positions,
+        targets=np.asarray(on.ids[positions]).astype(np.int32),
+        baseline=scoring.baseline(),
+        baseline_context=scoring.baseline_context,
+        nats=np.zeros((0, len(positions))),
+        lengths=np.zeros(0),
+        conditions=[],
+        settings=store.settings,
+        splits=splits,
+        clusters=on.clusters(positions),
     )
-    baseline = scoring.baseline()
-    records: list[dict[str, Any]] = []
-    nats = np.zeros((0, len(positions)))
-    lengths: list[float] = []
-
-    def losses() -> Losses:
-        return Losses(
-            positions,
-            np.asarray(on.ids[positions]).astype(np.int32),
-            baseline,
-            scoring.baseline_context,
-            nats,
-            np.array(lengths, np.float64),
-            list(records),
-            scoring.store.settings,
-            splits,
-            on.clusters(positions),
-        )
-
     scoring.save(losses)
     for condition in conditions:
-        record = condition.as_dict()
-        values, length = scoring.condition(condition)
-        if condition.method == "drop":
-            record["dropped"] = scoring.mean_length(on.context) - length
-        if condition.method == "without-cache" and on.cached is not None:
-            record["outside_window"] = outside_window(on)
-        records.append(record)
-        lengths.append(length)
-        nats = np.concatenate([nats, values[None]])
+        nats, length = scoring.condition(condition)
+        losses = replace(
+            losses,
+            nats=np.concatenate([losses.nats, nats[None]]),
+            lengths=np.append(losses.lengths, length),
+            conditions=[*losses.conditions, _recorded(condition, on, scoring, length)],
+        )
         scoring.save(losses)
-    return losses()
+    return losses
+
+
+def _recorded(condition: Condition, on: Examination, scoring: "_Scoring", length: float) -> dict[str, Any]:
+    """Return a condition as results record it; `length` is the mean length of its contexts."""
+    record = condition.as_dict()
+    if condition.method == "drop":
+        record["dropped"] = scoring.mean_length(on.context) - length
+    if condition.method == "without-cache" and on.cached is not None:
+        record["outside_window"] = outside_window(on)
+    return record
 
 
 def _check_fits(experiment: str, on: Examination) -> None:
-    """Raise UserError unless there is what an experiment needs: contexts and tags."""
+    """Raise UserError unless the input has the contexts and tags that an experiment needs."""
     kind = EXPERIMENTS[experiment]
     if not kind.whole and on.context > on.maximum_context:
         raise UserError(
@@ -133,14 +134,14 @@ def _check_fits(experiment: str, on: Examination) -> None:
 
 
 def piece_size(scorer: Scorer) -> int:
-    """Return how many targets are scored at a time. The scorer itself cuts them into batches that fit its memory."""
+    """Return how many targets are scored together. The scorer itself cuts them into batches that fit its memory."""
     inner = scorer.scorer if isinstance(scorer, WordScorer) else scorer
     on_gpu = isinstance(inner, ReaderScorer) and inner.device.type == "cuda"
     return GPU_PIECE if on_gpu else PIECE
 
 
 class _Scoring:
-    """Scores conditions, piece by piece, takes over what was stored, and reports the tokens that were read."""
+    """Scores conditions, piece by piece, takes over stored losses, and reports the tokens that were read."""
 
     def __init__(
         self,
@@ -148,6 +149,7 @@ class _Scoring:
         positions: np.ndarray,
         kind: Experiment,
         conditions: Sequence[Condition],
+        *,
         store: LossStore,
         progress: ProgressCallback | None,
         ranks: ProcessGroup,
@@ -168,9 +170,9 @@ class _Scoring:
         if tokens and self.progress is not None:
             self.progress(self.done, self.total)
 
-    def save(self, losses: Callable[[], Losses]) -> None:
+    def save(self, losses: Losses) -> None:
         if self.first:
-            self.store.save(losses())
+            self.store.save(losses)
 
     def baseline(self) -> np.ndarray:
         """Return the nats of the targets (N,) under the baseline."""
@@ -183,10 +185,10 @@ class _Scoring:
         return known
 
     def _infinite(self, known: np.ndarray | None) -> np.ndarray:
-        """Return the nats of the targets (N,) after all tokens before them, read now unless they are known."""
+        """Return the nats of the targets (N,) after all tokens before them; read the text unless they are `known`."""
         cached = self.kind is EXPERIMENTS["cache"]
         if known is not None and cached:
-            # Both are of one reading: they are taken over together, or not at all.
+            # One reading gives both: take over both, or neither.
             stored = self.store.condition(self.conditions[0].as_dict(), self.positions)
             self.without_cache = self._broadcast(None if stored is None else stored[0])
         if known is not None and (not cached or self.without_cache is not None):
@@ -196,7 +198,7 @@ class _Scoring:
         assert source is not None
         if not callable(source):
             nats = np.atleast_2d(source)[:rows, self.positions]
-        elif self.first:  # one text that is read from end to end: nothing to share
+        elif self.first:  # a text read from end to end cannot be shared
             nats = np.atleast_2d(source(self.advance))[:rows, self.positions]
         else:
             nats = np.full((rows, len(self.positions)), -np.inf)
@@ -244,7 +246,7 @@ class _Scoring:
             piece = self.positions[start : start + size]
             targets, contexts = np.asarray(on.ids[piece]), []
             for position, target in zip(piece.tolist(), targets.tolist(), strict=True):
-                # A target's own generator: what was drawn for others changes nothing.
+                # Each target has its own generator, so that it does not depend on those scored before it.
                 random = np.random.default_rng([on.seed, key, position])
                 context, tags = on.before(position, reach)
                 contexts.append(perturb(context, target, tags, random))
@@ -263,7 +265,7 @@ class _Scoring:
         return nats, float(lengths.mean())
 
     def _combined(self, rows: np.ndarray) -> np.ndarray:
-        """Combine the processes' parts of an array, each with minus infinity where the part is another's.
+        """Combine the processes' parts of an array; each part is minus infinity where another process computes the values.
 
         Raises NonFiniteError if a score is not a finite number.
         """

@@ -20,11 +20,11 @@ from backstory.storage.atomic import write_atomically
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"
 LARGEST = 1 << 34
-"""Bytes of all arrays in a file; one that unfolds to more is refused."""
+"""The most bytes of all arrays in a file; a file that unfolds to more is refused."""
 ADAPTING = ("cache", "dynamic", "learned")
 """Readers that learn from the text as they read it."""
 _MEASURED = ("format", "weights", "model", "device", "torch", "training", "tags")
-"""Settings that are no options: where these alone differ, earlier losses are out of date."""
+"""Settings that are not options: where only these differ, earlier losses are out of date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +38,13 @@ class Losses:
     baseline: np.ndarray
     """(N,) nats under the baseline."""
     baseline_context: int | None
-    """The tokens that the baseline read; None for all there are."""
+    """Tokens of the baseline's contexts; None for all tokens before a target."""
     nats: np.ndarray
     """(C, N) nats under each condition."""
     lengths: np.ndarray
-    """(C,) mean length of the contexts after the perturbation; nan for all there is."""
+    """(C,) mean length of the contexts after the perturbation; nan for the whole text before a target."""
     conditions: Sequence[Mapping[str, Any]]
-    """The parameters of each, its `name` among them."""
+    """Parameters of each condition, including its `name`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All that the losses depend on, as JSON values: losses of equal settings are equal."""
     splits: Mapping[str, Groups] = field(default_factory=dict)
@@ -81,32 +81,7 @@ class Losses:
     def load(path: Path) -> "Losses":
         """Read a file that `save` wrote. Raises UserError if it is absent, damaged or something else."""
         try:
-            with open_regular(path, path.parent) as file:
-                if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > LARGEST:
-                    raise OSError(errno.EFBIG, "it unfolds to too much", str(path))
-                file.seek(0)
-                with np.load(file, allow_pickle=False) as archive:
-                    arrays = dict(archive)
-            about = json.loads(str(arrays["about"]))
-            splits = {
-                name.removeprefix("by_").removesuffix("_groups"): Groups(
-                    arrays[name.removesuffix("_groups")], tuple(map(str, groups))
-                )
-                for name, groups in arrays.items()
-                if name.startswith("by_") and name.endswith("_groups")
-            }
-            losses = Losses(
-                arrays["positions"],
-                arrays["targets"],
-                arrays["baseline"],
-                about["baseline_context"],
-                arrays["nats"],
-                arrays["lengths"],
-                about["conditions"],
-                about["settings"],
-                splits,
-                arrays.get("clusters", _blocks(arrays["positions"], about["settings"])),
-            )
+            losses = _from_arrays(_read_arrays(path))
         except FileNotFoundError:
             raise UserError(f"there is no {path}; make it with `backstory examine`") from None
         except (OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, zipfile.BadZipFile) as error:
@@ -117,6 +92,33 @@ class Losses:
         return losses
 
 
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by their names. Raises OSError if they are too large."""
+    with open_regular(path, path.parent) as file:
+        if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > LARGEST:
+            raise OSError(errno.EFBIG, "it unfolds to too much", str(path))
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Losses:
+    about = json.loads(str(arrays["about"]))
+    names = [n.removesuffix("_groups") for n in arrays if n.startswith("by_") and n.endswith("_groups")]
+    return Losses(
+        positions=arrays["positions"],
+        targets=arrays["targets"],
+        baseline=arrays["baseline"],
+        baseline_context=about["baseline_context"],
+        nats=arrays["nats"],
+        lengths=arrays["lengths"],
+        conditions=about["conditions"],
+        settings=about["settings"],
+        splits={n.removeprefix("by_"): Groups(arrays[n], tuple(map(str, arrays[f"{n}_groups"]))) for n in names},
+        clusters=arrays.get("clusters", _blocks(arrays["positions"], about["settings"])),
+    )
+
+
 def _blocks(positions: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray | None:
     """Return the blocks (N,) of targets in a file that is older than clusters; None if the reader does not adapt."""
     adapts = any(layer["name"] in ADAPTING for layer in settings.get("readers", []))
@@ -124,13 +126,12 @@ def _blocks(positions: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray | 
 
 
 class LossStore:
-    """Losses of an experiment on disk, condition by condition, so that a stopped one resumes with its next condition."""
+    """Losses of an experiment on disk, condition by condition: a stopped experiment resumes with the next condition."""
 
     def __init__(self, folder: Path | None, settings: Mapping[str, Any], again: bool = False) -> None:
-        """`folder` is where the result goes; with None nothing is saved. Only losses of equal settings are taken over.
+        """Load the losses of equal settings from the folder of the result; with None nothing is loaded or saved.
 
-        `again` takes nothing over. Raises UserError if there are finished losses of other options, unless `again` gives them
-        up.
+        `again` takes nothing over. Raises UserError if the folder holds finished losses of other options, unless `again`.
         """
         self.folder, self.settings = folder, json.loads(json.dumps(settings))
         self.earlier = None if folder is None or again else self._load(folder)
