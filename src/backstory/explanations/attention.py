@@ -55,71 +55,90 @@ def check_buffer(opened: EvalSetup) -> None:
 
 
 def buffer(task: PassageTask, progress: ProgressCallback) -> Explanation:
-    """Return layers attention, gain, gate, surprisals and candidates, from the first word that is attended to.
+    """Return layers attention, gain, gate, surprisals and candidates, from the first word that the passage attends to.
 
-    The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
-    when there is another reader to compare with: the gain is over the sequence model.
+    The chosen word is the first of the passage; if that attends to nothing, the one that gains most. Raises UserError if there
+    is another reader to compare with: the gain is over the sequence model.
     """
     if task.against is not None:
         raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
     auxiliary = span_buffer_of(task.reader.model)
     assert auxiliary is not None
     words, all_of_it = _words(task, auxiliary)
-    lead = len(words) - len(task.spans)
-    owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
-    links: list[dict[int, float]] = []
-    gates: list[float] = []
-    filled: list[bool] = []
-
-    def parts(prediction: Prediction) -> Parts:
-        assert isinstance(prediction, Interpolation)
-        return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
-
-    def at_word(named: Parts, time: int, token: int) -> None:
-        interpolation, position = named[MIXTURE], task.start + token
-        assert isinstance(interpolation, Interpolation) and interpolation.attention is not None
-        # What is read first is no word of the text, so a position is one further than the word that was read there.
-        covered = auxiliary.covered(position, position - time)
-        spans = {i: (first - 1 - task.start, last - 1 - task.start) for i, (first, last) in covered.items()}
-        filled.append(bool(covered))
-        links.append(buffer_links(interpolation.attention[0, time].tolist(), spans, owner))
-        gates.append(interpolation.log_gates()[0][0, time].exp().item())
-
-    scores = read_parts(task, progress, parts, at_word)
+    lead, trace = len(words) - len(task.spans), _BufferTrace(task, auxiliary, words)
+    scores = read_parts(task, progress, _buffer_parts, trace.at_word)
     nats = {name: nats_of(task, part) for name, part in scores.items()}
     gains = nats[MODEL] - nats[MIXTURE]
-    first_shown = _first_shown(links, gains)
+    first_shown = _first_shown(trace.links, gains)
     layers = [
         weights_layer(
             "attention",
-            [{}] * lead + links,
+            [{}] * lead + trace.links,
             _buffer_note(auxiliary.config),
-            LINKS * auxiliary.spans.length,
-            lead + first_shown,
+            shown_links=LINKS * auxiliary.spans.length,
+            whole=lead + first_shown,
         ),
-        *(after(lead, layer) for layer in _buffer_numbers(task, nats, gates, filled)),
+        *(after(lead, layer) for layer in _buffer_numbers(task, nats, trace)),
     ]
     if task.top:
-        layers.append(after(lead, _expected(expected_layer(task, scores), filled)))
+        layers.append(after(lead, _expected(expected_layer(task, scores), trace.filled)))
     figures: dict[str, Any] = {
         "against": "the sequence model alone",
         "settings": to_dict(auxiliary.config),
-        **figures_of(task, scores[MIXTURE]),
-        "against_nats_per_token": figures_of(task, scores[MODEL])["nats_per_token"],
-        "helped_percent": 100 * float((gains > 0).mean()),
-        "gate_percent": 100 * float(np.mean(gates)),
+        **_compared_figures(task, scores[MIXTURE], scores[MODEL], gains),
+        "gate_percent": 100 * float(np.mean(trace.gates)),
     }
     shown = tuple(span.word for span in words)
     return Explanation(figures, tuple(layers), _about(task, lead, all_of_it), shown, lead + first_shown)
 
 
+def _buffer_parts(prediction: Prediction) -> Parts:
+    assert isinstance(prediction, Interpolation)
+    return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
+
+
+class _BufferTrace:
+    """Attention and gate of the buffer at each word of a passage."""
+
+    def __init__(self, task: PassageTask, auxiliary: SpanBuffer, words: Sequence[Span]) -> None:
+        self.start, self.auxiliary = task.start, auxiliary
+        self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
+        self.links: list[dict[int, float]] = []
+        """Attention to each word, by its number."""
+        self.gates: list[float] = []
+        self.filled: list[bool] = []
+        """True where the buffer holds something."""
+
+    def at_word(self, named: Parts, time: int, token: int) -> None:
+        """Add the word that begins at a token of the passage; `time` is the token's position in the block."""
+        interpolation, position = named[MIXTURE], self.start + token
+        assert isinstance(interpolation, Interpolation) and interpolation.attention is not None
+        # The start token is read first, so a position is one further than the word that was read there.
+        covered = self.auxiliary.covered(position, position - time)
+        spans = {i: (first - 1 - self.start, last - 1 - self.start) for i, (first, last) in covered.items()}
+        self.filled.append(bool(covered))
+        self.links.append(buffer_links(interpolation.attention[0, time].tolist(), spans, self.owner))
+        self.gates.append(interpolation.log_gates()[0][0, time].exp().item())
+
+
+def _compared_figures(
+    task: PassageTask, scores: TokenScores, other: TokenScores, gains: np.ndarray
+) -> dict[str, float]:
+    """Return the figures of a passage beside those of another prediction, over which its words gain (words,) nats."""
+    return {
+        **figures_of(task, scores),
+        "against_nats_per_token": figures_of(task, other)["nats_per_token"],
+        "helped_percent": 100 * float((gains > 0).mean()),
+    }
+
+
 def buffer_links(
     weights: Sequence[float], spans: Mapping[int, tuple[int, int]], owner: Mapping[int, int]
 ) -> dict[int, float]:
-    """Return the weight of each word: the sum over the spans that it is in, undivided.
+    """Return the weight of each word: the sum of the weights of all spans that hold it.
 
-    `spans` are the first and last token of each, by its index in the weights; `owner` is the word of a token. Tokens that no
-    shown word owns are left out.
+    `spans` are the first and last token of each span, by its index in the weights; `owner` is the word of a token. Tokens
+    outside the shown words are left out.
     """
     mass: dict[int, float] = {}
     for index, (first, last) in spans.items():
@@ -129,7 +148,7 @@ def buffer_links(
 
 
 def _words(task: PassageTask, auxiliary: SpanBuffer) -> tuple[list[Span], bool]:
-    """Return the words of the passage after those that its first may attend to, and True if there was room for all of these."""
+    """Return the words that the first of the passage may attend to and then the passage, and True if there is room for all."""
     reached = auxiliary.covered(task.start).values()
     oldest = max(0, min((first for first, _ in reached), default=task.start + 1) - 1)
     begin = max(oldest, task.start - (MOST_SHOWN - len(task.spans)))
@@ -145,28 +164,26 @@ def _first_shown(links: Sequence[Mapping[int, float]], gains: np.ndarray) -> int
     return max(range(len(links)), key=lambda i: (bool(links[i]), gains[i]))
 
 
-def _buffer_numbers(
-    task: PassageTask, nats: Mapping[str, np.ndarray], gates: Sequence[float], filled: Sequence[bool]
-) -> list[Numbers]:
-    own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], task.vocabulary)
-    # A word that a pointer has nowhere to point to has no number either.
+def _buffer_numbers(task: PassageTask, nats: Mapping[str, np.ndarray], trace: _BufferTrace) -> list[Numbers]:
+    of_buffer = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], task.vocabulary)
+    # A pointer gives no probability to a word that the buffer does not hold.
     values = tuple(
         value if some and value is not None and math.isfinite(value) else None
-        for value, some in zip(own.values, filled, strict=True)
+        for value, some in zip(of_buffer.values, trace.filled, strict=True)
     )
-    percent = tuple(100 * gate for gate in gates)
+    percent = tuple(100 * gate for gate in trace.gates)
     note = "lambda: the share of the buffer in the mixture."
     return [
         gain_over(MODEL, nats[MODEL] - nats[MIXTURE]),
-        Numbers("sequential", "gate", percent, "%", 0.0, max(1.0, strong_high(percent)), note=note),
+        Numbers("sequential", "gate", percent, "%", high=max(1.0, strong_high(percent)), note=note),
         surprisal_layer("surprisal", nats[MIXTURE], task.vocabulary),
-        replace(own, values=values),
+        replace(of_buffer, values=values),
         surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], task.vocabulary),
     ]
 
 
 def _expected(layer: Candidates, filled: Sequence[bool]) -> Candidates:
-    """Return the candidates without those of a buffer that held nothing."""
+    """Return the candidates without those of an empty buffer."""
     lists = (
         {name: tokens for name, tokens in parts.items() if some or name != BUFFER}
         for parts, some in zip(layer.lists, filled, strict=True)
@@ -175,7 +192,7 @@ def _expected(layer: Candidates, filled: Sequence[bool]) -> Candidates:
 
 
 def _buffer_note(config: SpanBufferConfig) -> str:
-    """Return a note on what a shade of the attention means."""
+    """Return a note on the meaning of the attention's shades."""
     if config.vectors == "words":
         of = "The weight of the state after each word"
     else:
@@ -208,7 +225,7 @@ CASES: dict[CaseName, str] = {
 MASS = "cache mass"
 _CACHE_NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
 EVEN = 8
-"""Multiple of an even share of the mass with the full colour, where one word is shown first: an even share still has some."""
+"""Multiple of an even share of the mass that has the full colour, where one word is shown first."""
 _SCALE = f"Full colour: {EVEN} times an even share, or more."
 Scores = dict[str, TokenScores]
 """Scores of the passage, by part: cache, model (or the reader below the cache) and mixture."""
@@ -217,8 +234,8 @@ Scores = dict[str, TokenScores]
 def cache(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
 
-    The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
-    below the cache.
+    The reader must be a cache. Raises UserError if there is another reader to compare with: the gain is over the reader below
+    the cache.
     """
     if task.against is not None:
         raise UserError("`explain cache` compares with the reader below the cache; leave --against out")
@@ -239,19 +256,18 @@ def cache(task: PassageTask, progress: ProgressCallback) -> Explanation:
         links.append(cache_links(q, time, token, words))
 
     scores = read_parts(task, progress, parts, at_word)
-    nats, inner = nats_of(task, scores["mixture"]), nats_of(task, scores[below])
+    nats = nats_of(task, scores["mixture"])
+    gains = nats_of(task, scores[below]) - nats
     figures: dict[str, Any] = {
         "against": reader.inner.name,
         "settings": to_dict(reader.settings),
-        **figures_of(task, scores["mixture"]),
-        "against_nats_per_token": figures_of(task, scores[below])["nats_per_token"],
-        "helped_percent": 100 * float((inner > nats).mean()),
+        **_compared_figures(task, scores["mixture"], scores[below], gains),
     }
     mass = weights_layer(MASS, links, _CACHE_NOTE)
     if task.chosen is not None:
         full = EVEN / min(reader.settings.window, task.start + task.chosen)
         mass = weights_layer(MASS, links, f"{_CACHE_NOTE} {_SCALE}", whole=task.chosen, full=min(1.0, full))
-    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), mass]
+    layers: list[Layer] = [gain_over(reader.inner.name, gains), mass]
     layers += _cache_numbers(task, scores, nats, confidence)
     if task.top:
         layers.append(expected_layer(task, scores))
@@ -260,10 +276,10 @@ def cache(task: PassageTask, progress: ProgressCallback) -> Explanation:
 
 
 def cache_links(q: Pointer, time: int, token: int, words: Sequence[int]) -> dict[int, float]:
-    """Return the cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
+    """Return the cache's mass on each earlier word of the passage, at position `time` of a block.
 
-    `token` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
-    last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
+    `token` is the same position counted from the passage's first token, and words (tokens,) the number of each token's word.
+    The last of the N remembered pairs is that of the token before; mass on the text before the passage is left out.
     """
     weights = q.weights[0, time].tolist()
     oldest = token - len(weights)
@@ -279,14 +295,14 @@ def _cache_numbers(task: PassageTask, scores: Scores, nats: np.ndarray, confiden
     percent = [100 * value for value in confidence]
     high = max(1.0, math.ceil(float(np.quantile(percent, LINK_SHARE))))
     shares = {f"probability ({name})": 100 * np.exp(-nats_of(task, part)) for name, part in scores.items()}
+    note = "The share of the cache's mass on its likeliest place: high where it is peaked, low where it is flat."
+    entropy = tuple(scores["cache"].entropy[0, first].double().tolist())
     return [
-        Numbers("sequential", "confidence", tuple(percent), "%", 0.0, high, 1,
-                "The share of the cache's mass on its likeliest place: high where it is peaked, low where it is flat."),
+        Numbers("sequential", "confidence", tuple(percent), "%", high=high, digits=1, note=note),
         surprisal_layer("surprisal", nats, task.vocabulary),
-        *(Numbers("plain", name, tuple(p.tolist()), "%", 0.0, 100.0, digits=3) for name, p in shares.items()),
-        Numbers("plain", "entropy of the cache", tuple(scores["cache"].entropy[0, first].double().tolist()), "nats", 0.0,
-                math.log(len(task.vocabulary))),
-    ]  # fmt: skip
+        *(Numbers("plain", name, tuple(p.tolist()), "%", high=100.0, digits=3) for name, p in shares.items()),
+        Numbers("plain", "entropy of the cache", entropy, "nats", high=math.log(len(task.vocabulary))),
+    ]
 
 
 @dataclass(frozen=True)
@@ -295,20 +311,20 @@ class CacheCase:
 
     case: CaseName
     target: int
-    """Token of the text that it is."""
+    """Position of the word in the text, in tokens."""
     entropy: float
-    """Entropy of the cache's mass over the places that it remembers, in nats."""
+    """Entropy of the cache's mass over the positions that it remembers, in nats."""
     share: float
-    """Share of its mass on places of the word itself."""
+    """Share of the mass on positions of the word itself."""
 
 
 def find_case(setup: EvalSetup, name: CaseName, at: int, progress: ProgressCallback) -> CacheCase:
     """Return the success with the lowest entropy, or the failure with the highest, among the words from token `at` on.
 
-    A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
-    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
-    `<unk>` and `<eos>` are neither, nor are words of several pieces. Raises UserError for tokens that are neither words nor
-    pieces that hold all of a text, and where there is no such word.
+    In a success more than half of the cache's mass is on the word itself, and the reader below gives it less than half; in a
+    failure the cache does not hold the word. Enough text to fill the cache comes before either, or half the text. `<unk>`,
+    `<eos>` and words of several pieces are neither. Raises UserError if there is no such word, or if the tokens are neither
+    words nor pieces that hold all of a text.
     """
     check_name(name, CASES, "case of the cache")
     vocabulary, ids = setup.dataset.vocabulary, np.asarray(setup.split.ids)
@@ -342,8 +358,8 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
 def _scan(
     reader: Reader, ids: np.ndarray, first: int, progress: ProgressCallback
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (N,) each, of every token: the entropy of the cache's mass over places, the share of it on the token, and the
-    probability that the reader below gives it.
+    """Return, for every token (N,), the entropy of the cache's mass over positions, the share of the mass on the token, and the
+    token's probability under the reader below.
     """
     entropies: list[Tensor] = []
     shares: list[Tensor] = []

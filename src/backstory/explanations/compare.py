@@ -21,12 +21,20 @@ from backstory.config.options import folder_name
 from backstory.config.terminal import ProgressCallback
 from backstory.context.bootstrap import BLOCK, resampled_means
 from backstory.context.examined_text import read_scores
-from backstory.data import Boundaries, unknown_share, word_nats
+from backstory.data import Boundaries, Vocabulary, unknown_share, word_nats
 from backstory.evaluation.opening import EvalSetup
-from backstory.explanations.explained_text import ExplainedText, Span, other_folder_part, other_name, words_of
+from backstory.explanations.explained_text import (
+    ExplainedText,
+    OpenedReader,
+    Span,
+    first_token_read,
+    other_folder_part,
+    other_name,
+    words_of,
+)
 from backstory.explanations.passage_reading import gain_layer, gain_scale, note_on_words, surprisal_layer, word_score_of
 from backstory.readers import Reader
-from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
+from backstory.readers.registry import names_readers, parse_stack, stack_name
 from backstory.results.common import UnknownTokens
 from backstory.results.explanation_record import (
     ComparedReader,
@@ -42,31 +50,11 @@ from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
 
 LONGEST_NAME = 180
-"""Characters of a result's folder; a longer name ends in digits that tell it from others."""
+"""The most characters of a result's folder; a longer name is cut and ends in a hash."""
 ENOUGH = 8
-"""Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""
+"""The fewest documents, or blocks, for an interval of a gain: fewer say little about how documents differ."""
 FIRST = 100
 """Tokens of the first stretch of a document; the second is as long, and every further one twice as long."""
-
-
-@dataclass(frozen=True)
-class OpenedReader:
-    """One of the readers that are compared."""
-
-    name: str
-    run: Run
-    reader: Reader
-    layers: tuple[ConfiguredLayer, ...]
-
-    def record(self, nats: float) -> ComparedReader:
-        """Return the reader with its mean nats per token, as results record it."""
-        return ComparedReader(
-            name=self.name,
-            layers=[layer.as_dict() for layer in self.layers],
-            **self.run.identity(),
-            nats_per_token=nats,
-            perplexity=float(perplexities(np.array(nats))),
-        )
 
 
 @checked()
@@ -79,35 +67,52 @@ def compare_readers(
 ) -> Result[ComparisonFigures]:
     """Compare readers on a stretch of text and return the result (docs/reports.md describes it).
 
-    `gains.pairs` says which reader is compared with which. Each reads the text once, scored before it learns; its scores are
-    those of `evaluate --per-token`. `text` is a user's own text in place of a split: a file by its path, or one open for
-    bytes. The result is written to `options.out`, else to RUN/explain-reading with whatever is not usual added to the name.
-    Raises UserError.
+    `pairs` lists the comparisons. Each reader reads the text once and is scored before it learns; the scores are those of
+    `evaluate --per-token`. `text` is a user's own text in place of a split: a file by its path, or one open for bytes. The
+    result is written to `options.out`, else to RUN/explain-reading with the options that are not the default added to the
+    name. Raises UserError.
     """
     options = (options or CompareOptions()).checked()
-    at, against = options.at, options.against or ("static",)
+    against = options.against or ("static",)
     reader = stack_name(parse_stack(options.reader or "static"))
-    # Against other runs alone it is the run that matters: they are all read the same way.
-    first = (
-        reader if any(map(names_readers, against)) else run.name if isinstance(run, Run) else Path(run).resolve().name
-    )
-    names = _names(first, against)
+    names = _names(_first_name(run, reader, against), against)
     source = ExplainedText.open(run, reader, options, text)
     setup = source.setup
-    vocabulary, end = setup.dataset.vocabulary, min(at + options.tokens, len(setup.split.ids))
+    end = min(options.at + options.tokens, len(setup.split.ids))
     for token in options.passage:
-        if not at <= token < end:
-            raise UserError(f"--passage {token} is outside the stretch, which has tokens {at} to {end - 1}")
-    compared = [(setup.run, setup.reader, setup.layers), *map(source.open_other, against)]
-    readers = [OpenedReader(name, *one) for name, one in zip(names, compared, strict=True)]
-    folder = folder_name("explain", "reading", *options.name_parts(
-        source.folder_part, reader, setup.reader.precision.name, [other_folder_part(one) for one in against]
-    ))  # fmt: skip
-    if len(folder) > LONGEST_NAME:
-        folder = f"{folder[:LONGEST_NAME]}-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
-    destination = source.destination(folder, "comparison")
-    origin, began = setup.provenance(), time.perf_counter()
-    start = 0 if options.context is None else max(0, at - options.context)
+        if not options.at <= token < end:
+            raise UserError(f"--passage {token} is outside the stretch, which has tokens {options.at} to {end - 1}")
+    opened = [OpenedReader(reader, setup.run, setup.reader, setup.layers), *map(source.open_other, against)]
+    readers = [replace(one, name=name) for one, name in zip(opened, names, strict=True)]
+    destination = source.destination(_folder_name(source, options, reader, against), "comparison")
+    provenance, began = setup.provenance(), time.perf_counter()
+    scored = _read_stretch(setup, readers, options, end, progress)
+    figures = _figures(source, scored, readers, options)
+    provenance = replace(provenance, seconds=round(time.perf_counter() - began, 1))
+    for one in readers:
+        one.run.check_unchanged(destination)
+    return write_result(destination, setup.run.name, figures, provenance)
+
+
+def _folder_name(source: ExplainedText, options: CompareOptions, reader: str, against: Sequence[str]) -> str:
+    """Return the name of the result's folder in the run."""
+    others = [other_folder_part(one) for one in against]
+    parts = options.name_parts(source.folder_part, reader, source.setup.reader.precision.name, others)
+    folder = folder_name("explain", "reading", *parts)
+    if len(folder) <= LONGEST_NAME:
+        return folder
+    return f"{folder[:LONGEST_NAME]}-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
+
+
+def _read_stretch(
+    setup: EvalSetup,
+    readers: Sequence[OpenedReader],
+    options: CompareOptions,
+    end: int,
+    progress: ProgressCallback | None,
+) -> "ScoredText":
+    """Read the text up to token `end` with each reader in turn, and return the scores of the stretch."""
+    vocabulary, start = setup.dataset.vocabulary, first_token_read(options)
     boundaries = vocabulary.boundaries if options.word_score == "corrected" else None
     total, done = len(readers) * (end - start), 0
 
@@ -117,32 +122,58 @@ def compare_readers(
         if progress is not None:
             progress(done, total)
 
-    ids, first_id = setup.split.ids[start:], vocabulary.start
-    scores = np.stack([token_nats(one.reader, ids, first_id, end - start, advance, boundaries) for one in readers], 1)
-    nats, log_begins = scores[0, :, at - start : -1], scores[1, :, at - start :]
-    scored = ScoredText(nats, at, setup.split.documents, setup.split.titles, log_begins if boundaries else None)
-    figures = ComparisonFigures(
+    ids, before = setup.split.ids[start:], options.at - start
+    scores = np.stack(
+        [
+            token_nats(one.reader, ids, vocabulary.start, end - start, progress=advance, boundaries=boundaries)
+            for one in readers
+        ],
+        axis=1,
+    )
+    return ScoredText(
+        nats=scores[0, :, before:-1],
+        at=options.at,
+        documents=setup.split.documents,
+        titles=setup.split.titles,
+        log_begins=None if boundaries is None else scores[1, :, before:],
+    )
+
+
+def _figures(
+    source: ExplainedText, scored: "ScoredText", readers: Sequence[OpenedReader], options: CompareOptions
+) -> ComparisonFigures:
+    """Return the figures of the comparison, as results record them."""
+    setup, vocabulary, names = source.setup, source.setup.dataset.vocabulary, [one.name for one in readers]
+    at, tokens = scored.at, scored.nats.shape[1]
+    return ComparisonFigures(
         comparison="reading",
         title=source.title_from(at),
         text=source.name,
         at=at,
-        context=at - start,
-        tokens=nats.shape[1],
-        **vars(UnknownTokens.counted(unknown_share(vocabulary, setup.split, slice(at, end)))),
+        context=at - first_token_read(options),
+        tokens=tokens,
+        **vars(UnknownTokens.counted(unknown_share(vocabulary, setup.split, slice(at, at + tokens)))),
         unit=vocabulary.tokenizer.unit,
-        word_score=word_score_of(boundaries, vocabulary),
+        word_score=word_score_of(scored.boundaries(vocabulary), vocabulary),
         block=options.block,
         smooth=options.smooth,
-        readers=tuple(one.record(mean) for one, mean in zip(readers, nats.mean(1).tolist(), strict=True)),
+        readers=tuple(map(_reader_record, readers, scored.nats.mean(1).tolist())),
         comparisons=comparisons(scored, names, options.block),
         documents=documents(scored),
         positions=positions(scored),
         passages=excerpts(scored, setup, names, options.passage, options.words),
     )
-    origin = replace(origin, seconds=round(time.perf_counter() - began, 1))
-    for one in readers:
-        one.run.check_unchanged(destination)
-    return write_result(destination, setup.run.name, figures, origin)
+
+
+def _reader_record(opened: OpenedReader, nats: float) -> ComparedReader:
+    """Return a reader with its mean nats per token, as results record it."""
+    return ComparedReader(
+        name=opened.name,
+        layers=[layer.as_dict() for layer in opened.layers],
+        **opened.run.identity(),
+        nats_per_token=nats,
+        perplexity=float(perplexities(np.array(nats))),
+    )
 
 
 def token_nats(
@@ -153,26 +184,38 @@ def token_nats(
     progress: Callable[[int], None],
     boundaries: Boundaries | None = None,
 ) -> np.ndarray:
-    """Read ids once in one row: (2, tokens + 1), float64 of what was scored.
+    """Read ids once in one row and return scores (2, tokens + 1), float64.
 
     Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the tokens that
-    begin a word, before each of them and after the last, 0 where every token does or the ids end. The reader's last block is
-    read whole where the ids go on, as rounding may depend on its length.
+    begin a word, before each of them and after the last; 0 where every token begins a word or the ids end. The reader's last
+    block is read whole where the ids continue, as rounding may depend on its length.
     """
     end = min(len(ids), -(-(tokens + (boundaries is not None)) // reader.block) * reader.block)
     uncertain = np.zeros(end, bool)
     if boundaries is not None:
         uncertain[1:] = ~boundaries.closed[ids[: end - 1]]
     scores = read_scores(
-        reader, ids[None, :end], first, uncertain[None], boundaries, lambda before, done: progress(done - before)
+        reader,
+        ids[None, :end],
+        first,
+        uncertain[None],
+        boundaries,
+        progress=lambda before, done: progress(done - before),
     )[:, 0, 0]
     return np.pad(scores, ((0, 0), (0, max(0, tokens + 1 - end))))[:, : tokens + 1]
 
 
+def _first_name(run: Path | str | Run, reader: str, against: Sequence[str]) -> str:
+    """Return the name of the first reader; compared with other runs only, which are all read the same way, that of its run."""
+    if any(map(names_readers, against)):
+        return reader
+    return run.name if isinstance(run, Run) else Path(run).resolve().name
+
+
 def _names(reader: str, against: Sequence[str]) -> list[str]:
-    """Return the readers' names in the result. Raises UserError for one that is there twice."""
+    """Return the readers' names in the result. Raises UserError for a name that occurs twice."""
     names = [reader, *map(other_name, against)]
-    # Runs whose folders have one name are told apart by their paths.
+    # Runs whose folders have the same name are distinguished by their paths.
     names = [path if names.count(name) > 1 else name for name, path in zip(names, [reader, *against], strict=True)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
@@ -198,6 +241,10 @@ class ScoredText:
     titles: Sequence[str]
     log_begins: np.ndarray | None = None
     """(R, N + 1): log of the mass of the tokens that begin a word, before every token and after the last; None: left out."""
+
+    def boundaries(self, vocabulary: Vocabulary) -> Boundaries | None:
+        """Return the tokens that begin words, if the scores of words are corrected."""
+        return None if self.log_begins is None else vocabulary.boundaries
 
     @cached_property
     def within(self) -> np.ndarray:
@@ -257,12 +304,12 @@ def comparisons(scored: ScoredText, names: Sequence[str], block: int) -> tuple[P
 
 
 def perplexities(nats: np.ndarray) -> np.ndarray:
-    """Return the perplexities of mean nats, kept from overflowing."""
+    """Return the perplexities of mean nats, bounded so that they do not overflow."""
     return np.exp(np.minimum(nats, 700.0))
 
 
 def documents(scored: ScoredText) -> tuple[DocumentRecord, ...]:
-    """Return every document of the stretch, in order, as far as it lies in it."""
+    """Return the documents of the stretch in order, each with its tokens inside the stretch."""
     return tuple(
         DocumentRecord(
             document=int(number),
@@ -277,7 +324,7 @@ def documents(scored: ScoredText) -> tuple[DocumentRecord, ...]:
 
 
 def positions(scored: ScoredText) -> tuple[PositionRecord, ...]:
-    """Return the gains by how far into its document a token is."""
+    """Return the gains by the distance of a token from the beginning of its document."""
     records, low, high = [], 0, FIRST
     longest = int(scored.offsets.max())
     while low <= longest:
@@ -299,9 +346,10 @@ def positions(scored: ScoredText) -> tuple[PositionRecord, ...]:
 
 
 def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> GainRecord:
-    """Return the mean gain of tokens (N,) and its 95% interval: bootstrap over the documents or blocks (N,) that they are in.
+    """Return the mean gain of tokens (N,) with its 95% interval, by bootstrap over their documents or blocks (N,).
 
-    Tokens of a document gain or lose together, so documents are resampled, not tokens. None where there are too few of them.
+    Tokens of a document gain or lose together, so documents are resampled, not tokens. With too few documents the limits are
+    None.
     """
     low = high = None
     if len(np.unique(clusters)) >= ENOUGH:
@@ -344,7 +392,7 @@ def excerpts(
         """Return the word that a token of the text is in."""
         return int(np.searchsorted(starts, token - scored.at, "right")) - 1
 
-    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    boundaries = scored.boundaries(vocabulary)
     if boundaries is not None and scored.log_begins is not None:
         uncertain = boundaries.uncertain(ids, starts)
         uncertain[0] = boundaries.begins[ids[0]]  # the stretch may begin inside a text
@@ -356,7 +404,7 @@ def excerpts(
     else:
         passages = notable(gains[-1], [word(token) for token in _begins(scored)], words)
     parts = [(why, spans[first : first + words], slice(first, first + words)) for why, first in passages]
-    # One scale for all of them, so that a colour means the same everywhere.
+    # All passages have one scale, so that a colour means the same everywhere.
     high = gain_scale(gains.ravel())
     return tuple(
         ExcerptRecord(
@@ -364,7 +412,7 @@ def excerpts(
             at=scored.at + part[0].start,
             tokens=part[-1].end - part[0].start,
             gains=tuple(scored.gains[:, part[0].start : part[-1].end].mean(1).tolist()),
-            passage=_passage(scored, setup, names, part, (nats[:, inside], gains[:, inside]), high),
+            passage=_passage(scored, setup, names, part, nats=nats[:, inside], gains=gains[:, inside], high=high),
         )
         for why, part, inside in parts
     )
@@ -382,24 +430,25 @@ def _passage(
     setup: EvalSetup,
     names: Sequence[str],
     part: Sequence[Span],
-    of_words: tuple[np.ndarray, np.ndarray],
+    *,
+    nats: np.ndarray,
+    gains: np.ndarray,
     high: float,
 ) -> Passage:
     """Return the words with a layer for each comparison, the last and widest first, and one for each reader's surprisal.
 
-    `of_words` are their nats (R, W) and gains (C, W).
+    `nats` (R, W) and `gains` (C, W) are those of the words; `high` is the gain with the full colour.
     """
     start, end, vocabulary = part[0].start, part[-1].end, setup.dataset.vocabulary
     layers: list[Layer] = []
-    for (here, there), gain in zip(reversed(pairs(len(names))), of_words[1][::-1], strict=True):
+    for (here, there), gain in zip(reversed(pairs(len(names))), gains[::-1], strict=True):
         name = f"gain over {names[there]}" if here == 0 else f"gain of {names[here]} over {names[there]}"
         note = f"Blue: likelier with {names[here]} than with {names[there]}; orange and underlined: less likely."
         layers.append(gain_layer(name, gain, high, note))
-    for name, nats in zip(names, of_words[0], strict=True):
-        layers.append(surprisal_layer(f"surprisal, {name}", nats, vocabulary))
+    for name, of_reader in zip(names, nats, strict=True):
+        layers.append(surprisal_layer(f"surprisal, {name}", of_reader, vocabulary))
     title = _title(scored, setup, start, end)
-    boundaries = None if scored.log_begins is None else vocabulary.boundaries
-    about = note_on_words(vocabulary, word_score=word_score_of(boundaries, vocabulary))
+    about = note_on_words(vocabulary, word_score=word_score_of(scored.boundaries(vocabulary), vocabulary))
     return Passage(tuple(span.word for span in part), tuple(layers), title, about)
 
 

@@ -34,7 +34,17 @@ LONGEST = 32
 DIGITS = 8
 """Hexadecimal digits that tell texts and runs of one name apart in a folder's name."""
 SHORT = 40
-"""Characters of their names in it."""
+"""The most characters of such a text's or run's name there."""
+
+
+@dataclass(frozen=True)
+class OpenedReader:
+    """A reader that is open with its run, under its name in results."""
+
+    name: str
+    run: Run
+    reader: Reader
+    layers: tuple[ConfiguredLayer, ...]
 
 
 @dataclass(frozen=True)
@@ -61,26 +71,24 @@ class ExplainedText:
             )
         return source
 
-    def open_other(self, against: str) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
+    def open_other(self, against: str) -> OpenedReader:
         """Open another reader of the same run, or the same reader of another run.
 
         Raises UserError unless they can be compared. A user's own text is not read again: it may be a pipe, and its ids are
         those of the vocabulary that both runs have.
         """
-        setup, reading = self.setup, self.setup.options
+        setup, reading, name = self.setup, self.setup.options, other_name(against)
         if names_readers(against):
-            return open_reader(self.run, against, reading.precision, reading.load_options())
+            return OpenedReader(name, *open_reader(self.run, against, reading.precision, reading.load_options()))
         folder = Path(against)
         if not folder.is_dir() and not is_elsewhere(against):
             raise UserError(
                 f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
                 f"`backstory ls readers` lists the readers"
             )
+        theirs = None
         if self.own_text:
-            theirs, (run, other, layers) = (
-                None,
-                open_reader(folder, reading.reader, reading.precision, reading.load_options()),
-            )
+            run, other, layers = open_reader(folder, reading.reader, reading.precision, reading.load_options())
         else:
             theirs = open_evaluation(folder, reading, allow_unknown=True)
             run, other, layers = theirs.run, theirs.reader, theirs.layers
@@ -92,7 +100,7 @@ class ExplainedText:
             raise UserError(
                 f"{folder} reads another text as its {setup.split.name} split than {setup.run.name}; give --text"
             )
-        return run, other, layers
+        return OpenedReader(name, run, other, layers)
 
     def destination(self, folder: str, kind: str) -> Path | None:
         """Return where a result of this kind goes: to `--out`, else to the folder in the run.
@@ -131,13 +139,18 @@ class ExplainedText:
         return f"{dataset.corpus[:SHORT]}-{dataset.fingerprint[:DIGITS]}" if self.own_text else self.name
 
 
+def first_token_read(options: ExplanationOptions) -> int:
+    """Return where reading begins: `context` tokens before the passage, else at the beginning of the text."""
+    return 0 if options.context is None else max(0, options.at - options.context)
+
+
 def other_name(against: str) -> str:
-    """Return what results call a reader, or another run: the name of its folder."""
+    """Return the name in results of a reader, or of another run: that of its folder."""
     return against if names_readers(against) else Path(against).resolve().name
 
 
 def other_folder_part(against: str) -> str:
-    """Return the same for the name of a result's folder: two runs of one name differ."""
+    """Return the name of a reader or another run in the name of a result's folder, where two runs of one name differ."""
     if names_readers(against):
         return against
     folder = Path(against).resolve()
@@ -205,7 +218,7 @@ class Explanation:
     layers: tuple[Layer, ...]
     note: str = ""
     words: tuple[Word, ...] = ()
-    """Words that the layers are of, if words before the passage are shown too."""
+    """Words that the layers describe, if words before the passage are shown too."""
     chosen: int | None = None
     """Number of the word that is shown first."""
     record: type[ExplanationFigures] = ExplanationFigures
@@ -213,7 +226,7 @@ class Explanation:
 
 
 def shown(vocabulary: Vocabulary, token: int) -> str:
-    """Return a token as it is shown: line ends, and white space of a piece or alone, as visible signs."""
+    """Return a token as it is shown: line ends, white space in a piece, and white space alone are visible signs."""
     text, tokenizer = vocabulary.words[token], vocabulary.tokenizer
     if text in (END, "\n"):
         return MARK
@@ -232,9 +245,9 @@ def words_of(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:
 
 
 def led_by(vocabulary: Vocabulary, before: np.ndarray, first: int, passage: Sequence[Span]) -> list[Span]:
-    """Return the words of the ids (N,) before a passage, whose first id is `first`, and then those of the passage.
+    """Return the words of the ids (N,) `before` a passage, and then those of the passage; its first id is `first`.
 
-    Positions count from the passage, so they are below zero before it.
+    Positions count from the start of the passage, so they are negative before it.
     """
     lead = [
         Span(span.word, span.start - len(before), span.end - len(before))
@@ -245,10 +258,10 @@ def led_by(vocabulary: Vocabulary, before: np.ndarray, first: int, passage: Sequ
     if vocabulary.tokenizer.unit != "word":
         if lead[-1].word.text != BLANK:
             return [*lead, *passage]
-        # White space that was cut off from the word it comes before.
+        # This white space was cut off from the word after it.
         cut, word = lead.pop().word.before, passage[0].word
         return [*lead, replace(passage[0], word=Word(word.text, cut + word.before)), *passage[1:]]
-    # White space is no part of these tokens: what comes before the first of the passage depends on the last before it.
+    # Word tokens hold no white space: the white space before the passage's first word depends on the word before it.
     _, span = _tokens(vocabulary, np.array([before[-1], first]))
     return [*lead, replace(passage[0], word=span.word), *passage[1:]]
 
@@ -257,7 +270,7 @@ def _tokens(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
     tokens = vocabulary.tokens(ids)
     text, end = vocabulary.tokenizer.join(tokens), 0
     for i, token in enumerate(tokens):
-        if token == END:  # in the text only white space stands for it, which comes before the next word
+        if token == END:  # in the text it is white space, which comes before the next word
             yield Span(Word(MARK), i, i + 1)
             continue
         start = text.index(token, end)
@@ -268,7 +281,7 @@ def _tokens(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
 def _folded(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
     text, start, end, last = "", 0, 0, None
     for piece, tokens, number in word_parts(vocabulary, ids.tolist()):
-        # A line end is a word there, and here the white space before the next.
+        # `word_parts` counts a line end as a word; here it is white space before the next word.
         word = len(text.strip())
         if word and (number != last or word >= LONGEST):
             yield Span(_word(text), start, end)
@@ -279,6 +292,6 @@ def _folded(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
 
 
 def _word(text: str) -> Word:
-    """Return a word without the white space around it; of white space alone, a sign."""
+    """Return a word without the white space around it; for white space alone, a sign."""
     inside = text.strip()
     return Word(inside or BLANK, text[: len(text) - len(text.lstrip())])

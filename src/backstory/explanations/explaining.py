@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from backstory.explanations.explained_text import (
     LONGEST,
     ExplainedText,
     Explanation,
+    OpenedReader,
     PassageTask,
+    first_token_read,
     other_folder_part,
-    other_name,
     words_of,
 )
 from backstory.explanations.memory_reads import check_memory, memory
 from backstory.explanations.passage_reading import surprisal, word_score_of
-from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.common import UnknownTokens
@@ -45,7 +45,7 @@ class Explainer:
     explain: Callable[[PassageTask, ProgressCallback], Explanation] | None
     """Explains a passage; None for the comparison of readers along a stretch of text (`compare_readers`)."""
     needs: str = ""
-    """Reader that it is made with: it goes around the reader of the options."""
+    """Name of a reader that it needs, which wraps the reader of the options."""
     check: Callable[[EvalSetup], None] = lambda setup: None
     """Raises UserError for a run or a reader that it cannot explain."""
 
@@ -71,16 +71,16 @@ def explain_passage(
     """Explain a passage and return the result (docs/reports.md describes it).
 
     `text` is a user's own text in place of a split: a file by its path, or one open for bytes, which is read to its end.
-    With `options.find` (of `cache` alone) the passage leads up to a case that is looked for from `at` on (`find_case`). The
-    result is written to `options.out`, else to RUN/explain-NAME with whatever is not usual added to the name; that of a model
-    from elsewhere (`hf:...`) only to `options.out`. Raises UserError.
+    With `options.find` (for `cache` only) the passage ends with the case that `find_case` returns, from `at` on. The result
+    is written to `options.out`, else to RUN/explain-NAME with the options that are not the default added to the name; that of
+    a model from elsewhere (`hf:...`) only to `options.out`. Raises UserError.
     """
     check_name(name, EXPLANATIONS, "explanation", "backstory ls explanations")
     options, explainer = (options or ExplainOptions()).checked(), EXPLANATIONS[name]
     if explainer.explain is None:
         raise UserError(f"`explain {name}` has options of its own; see `backstory explain {name} --help`")
     stack = parse_stack(options.reader or "static")
-    named, reader = stack_name(stack), stack_name(stack)
+    named = reader = stack_name(stack)
     if explainer.needs and explainer.needs not in [layer.name for layer in stack]:
         reader = stack_name(parse_stack([*map(str, stack), explainer.needs]))
     source = ExplainedText.open(run, reader, options, text)
@@ -91,46 +91,60 @@ def explain_passage(
     if options.find is not None:
         case, progress = _find(setup, name, options, progress)
         where = _leading_to(case, setup, options)
-    other = against = against_part = None
+    other = against_part = None
     if options.against is not None:
-        other, against = source.open_other(options.against), other_name(options.against)
-        against_part = other_folder_part(options.against)
+        other, against_part = source.open_other(options.against), other_folder_part(options.against)
     parts = options.name_parts(source.folder_part, named, setup.reader.precision.name, against_part)
     destination = source.destination(folder_name("explain", name, *parts), "explanation")
-    origin, began = setup.provenance(), time.perf_counter()
-    task = _task(setup, where, None if other is None else other[1], against or "", last=case is not None)
+    provenance, began = setup.provenance(), time.perf_counter()
+    task = _task(setup, where, other, last=case is not None)
     explanation = explainer.explain(task, progress)
-    words = explanation.words or tuple(span.word for span in task.spans)
-    layers = _first(options.layer or (MASS if case else None), explanation.layers)
-    title = source.title_from(where.at)
-    if case is not None:
-        title = f"{source.title}, {CASES[case.case]}, {task.vocabulary.tokenizer.unit} {case.target:,}"
-    unknown = unknown_share(task.vocabulary, setup.split, slice(where.at, where.at + task.tokens))
+    passage = _passage(source, where, task, explanation, case)
     figures = explanation.record(
         explanation=name,
-        text=source.name,
-        at=where.at,
-        context=task.start,
-        tokens=task.tokens,
-        **vars(UnknownTokens.counted(unknown)),
-        unit=task.vocabulary.tokenizer.unit,
-        word_score=word_score_of(task.boundaries, task.vocabulary),
+        **_text_figures(source, where.at, task),
         reader=reader,
-        against_weights=None if other is None else other[0].identity()["weights"],
-        **{"against": against, **explanation.figures},
-        found=None if case is None else CaseRecord(**vars(case), word=words[-1].text),
-        passage=Passage(words, layers, title, explanation.note, explanation.chosen),
+        against_weights=None if other is None else other.run.identity()["weights"],
+        **{"against": None if other is None else other.name, **explanation.figures},
+        found=None if case is None else CaseRecord(**vars(case), word=passage.words[-1].text),
+        passage=passage,
     )
-    origin = replace(origin, seconds=round(time.perf_counter() - began, 1))
-    for one in (setup.run, *([other[0]] if other else [])):
-        one.check_unchanged(destination)
-    return write_result(destination, setup.run.name, figures, origin)
+    provenance = replace(provenance, seconds=round(time.perf_counter() - began, 1))
+    for run_read in (setup.run, *([other.run] if other else [])):
+        run_read.check_unchanged(destination)
+    return write_result(destination, setup.run.name, figures, provenance)
+
+
+def _passage(
+    source: ExplainedText, options: ExplainOptions, task: PassageTask, explanation: Explanation, case: CacheCase | None
+) -> Passage:
+    """Return the words with their layers; of a case, the layer of the cache's mass comes first. Raises UserError."""
+    title = source.title_from(options.at)
+    if case is not None:
+        title = f"{source.title}, {CASES[case.case]}, {task.vocabulary.tokenizer.unit} {case.target:,}"
+    words = explanation.words or tuple(span.word for span in task.spans)
+    layers = _first(options.layer or (MASS if case else None), explanation.layers)
+    return Passage(words, layers, title, explanation.note, explanation.chosen)
+
+
+def _text_figures(source: ExplainedText, at: int, task: PassageTask) -> dict[str, Any]:
+    """Return the figures of the result that describe the text and the passage, which begins at token `at`."""
+    unknown = unknown_share(task.vocabulary, source.setup.split, slice(at, at + task.tokens))
+    return {
+        "text": source.name,
+        "at": at,
+        "context": task.start,
+        "tokens": task.tokens,
+        **vars(UnknownTokens.counted(unknown)),
+        "unit": task.vocabulary.tokenizer.unit,
+        "word_score": word_score_of(task.boundaries, task.vocabulary),
+    }
 
 
 def _find(
     setup: EvalSetup, name: str, options: ExplainOptions, progress: ProgressCallback
 ) -> tuple[CacheCase, ProgressCallback]:
-    """Find the case of the options, and return it with the progress of the second reading, which is as long at most."""
+    """Return the case of the options, and the progress of the second reading, which is at most as long as the search."""
     if name != "cache":
         raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")
     assert options.find is not None
@@ -140,7 +154,7 @@ def _find(
 
 
 def _leading_to(case: CacheCase, setup: EvalSetup, options: ExplainOptions) -> ExplainOptions:
-    """Return options of the passage that ends with the case and holds what its cache remembers, as far as there is room."""
+    """Return options of a passage that ends with the case, and begins with the oldest word in its cache if it has room."""
     reader, words = setup.reader, options.words
     assert isinstance(reader, NeuralCache)
     if words is None:
@@ -151,28 +165,28 @@ def _leading_to(case: CacheCase, setup: EvalSetup, options: ExplainOptions) -> E
 
 
 def _first(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with the one of that name first. Raises UserError unless it is there and can colour words."""
+    """Return the layers with the one of that name first. Raises UserError unless it exists and can colour words."""
     named = {layer.name: layer for layer in layers if layer.kind in ("sequential", "diverging", "weights")}
     if name is not None:
         check_name(name, named, "layer")
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
-def _task(setup: EvalSetup, options: ExplainOptions, against: Reader | None, name: str, last: bool) -> PassageTask:
-    """Return the passage at the place of the options; `last` says that its last word is shown first."""
+def _task(setup: EvalSetup, options: ExplainOptions, against: OpenedReader | None, last: bool) -> PassageTask:
+    """Return the passage that the options describe, with its last word shown first if `last` is True."""
     ids, vocabulary, at = setup.split.ids, setup.dataset.vocabulary, options.at
     longest = options.most_words * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
     words = words_of(vocabulary, np.asarray(ids[at : at + longest]), options.most_words)
-    start = 0 if options.context is None else max(0, at - options.context)
+    start = first_token_read(options)
     return PassageTask(
         setup.reader,
         vocabulary,
-        ids[start : at + words[-1].end],
-        at - start,
-        words,
-        options.top,
-        against,
-        name,
+        ids=ids[start : at + words[-1].end],
+        start=at - start,
+        spans=words,
+        top=options.top,
+        against=None if against is None else against.reader,
+        against_name="" if against is None else against.name,
         chosen=len(words) - 1 if last else None,
         boundaries=vocabulary.boundaries if options.word_score == "corrected" else None,
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from backstory.results.explanation_record import HeadMeans, MemoryExplanation, M
 from backstory.results.passage import Layer, Numbers
 
 BEFORE = 500
-"""The most tokens before a passage whose words are told apart; those before them are one."""
+"""The most tokens before a passage whose words are traced one by one; earlier text counts as a single word."""
 WINDOW = 257
 """Slots of the window that is measured where a memory has none, as in Lee et al. (2020)."""
 MOST_ROWS, MOST_TOKENS = 64, 400
@@ -53,40 +53,41 @@ def check_memory(opened: EvalSetup) -> None:
 
 
 class Attribution:
-    """Words that wrote each slot: a mixture of words for each of N slots, nothing where none has."""
+    """Words that wrote each of N slots: a mixture of words, or nothing for a slot that was not written."""
 
     def __init__(self, slots: int, words: int) -> None:
         self._shares = torch.zeros(slots, words, dtype=torch.float64)
 
     def clear(self) -> None:
-        """Reset the memory: no slot is of any word."""
+        """Reset the memory, so that no slot is written."""
         self._shares.zero_()
 
     def write(self, word: int, weights: Tensor, left: Tensor) -> None:
-        """Write a word with weights (N,); what a slot held is scaled by `left` (N,).
+        """Write a word with weights (N,); the earlier contents of the slots are scaled by `left` (N,).
 
-        Words must be written in their order.
+        Words must be written in order.
         """
         shares = self._shares[:, : word + 1]
         shares *= left.unsqueeze(1)
         shares[:, word] += weights
 
     def read(self, weights: Tensor) -> Tensor:
-        """Return what weights (N,) read of each word (words,); weights on slots that nobody wrote read nothing."""
+        """Return how much weights (N,) read of each word (words,); slots that were not written give nothing."""
         total = self._shares.sum(1)
         return torch.where(total > 0, weights / total, 0) @ self._shares
 
 
 def measured(trace: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
-    """Return measures of each head (T, 1 + R), the write head first, at T steps that stand in the place of a batch.
+    """Return measures of each head (T, 1 + R), the write head first, at T steps (in the dimension of the batch).
 
-    `entropy` of the weights in bits, `largest` of them, whether all cosines are negative (`negative`), and the mass in the
-    window (`window`) of a memory that is addressed so. Not a number: the entropy of no weights, and the window of no maximum.
+    `entropy` of the weights in bits, the `largest` weight, `negative` (1 if all cosines are negative), and `window`, the mass
+    inside the window of localized addressing. The entropy of weights that are all zero, and the window where all cosines are
+    negative, are nan.
     """
     total = trace.weights.sum(2, keepdim=True)
     entropy = torch.special.entr(trace.weights / total).sum(2) / math.log(2)
     negative = trace.cosines.amax(2) < 0
-    # Where content alone has no window, it is what one would leave of the content that is asked.
+    # A memory without a window is measured by its content weights: the mass that a window would keep.
     weights = trace.content if how.selected is None else trace.weights
     inside = window_mask(trace.cosines, replace(how, selected=window_of(how, trace.cosines.shape[2])))
     mass = (weights * inside).sum(2).masked_fill(negative, torch.nan)
@@ -95,14 +96,14 @@ def measured(trace: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
 
 
 def window_of(how: Addressing, slots: int) -> int:
-    """Return the slots of the window of a memory: its own, or the usual one where it has none, odd and no larger than it."""
+    """Return the slots of a memory's window; without one, those of the usual window, odd and at most all of the memory."""
     return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
 def memory(task: PassageTask, progress: ProgressCallback) -> Explanation:
-    """Return layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
+    """Return layers read weights, entropies, masses, surprisal and candidates, from the first word that the passage reads.
 
-    Raises UserError when there is another reader to compare with.
+    Raises UserError if there is another reader to compare with.
     """
     if task.against is not None:
         raise UserError("`explain memory` has nothing to compare its memory with; leave --against out")
@@ -127,11 +128,11 @@ class _Trace:
 
     def __init__(self, core: ExternalMemory, task: PassageTask, words: Sequence[Span]) -> None:
         self.machine, self.start, self.end = core.machine, task.start, len(task.ids)
-        # What is read first is no word of the text, so a step reads the token before the one that it predicts.
+        # The start token is read first, so a step reads the token before the one that it predicts.
         self.resets = {1 + int(token) for token in np.flatnonzero(task.ids == core.reset_token)}
         self.starts = {span.start for span in task.spans}
         self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
-        # The first is all that was read before the words.
+        # Word 0 is all text before the words.
         self.written = Attribution(self.machine.slots, 1 + len(words))
         self.step = 0
         self.links: list[dict[int, float]] = []
@@ -140,7 +141,7 @@ class _Trace:
         self.weights: list[Tensor] = []
 
     def add(self, traces: Sequence[AddressingTrace]) -> None:
-        """Add the steps of a block of one text; those beyond its end are left out."""
+        """Add the steps of a block; steps beyond the end of the text are left out."""
         traces = traces[: max(0, self.end - self.step)]
         if not traces:
             return
@@ -167,13 +168,13 @@ class _Trace:
 
 
 def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explanation:
-    lead, machine = len(words) - len(task.spans), trace.machine
+    lead = len(words) - len(task.spans)
     note = (
         "The weight of the slots that each word wrote, by its share in them, of the mean of all reading heads; with what older "
         "words wrote, weights add up to what is read."
     )
     reads = weights_layer(READS, [{}] * lead + trace.links, note)
-    # Words before the passage are there to be looked back at.
+    # Show only the words before the passage from the first one that is read.
     cut = min((j for of in reads.links for j, _ in of if j < lead), default=lead)
     links = tuple(tuple((j - cut, weight) for j, weight in of) for of in reads.links[cut:])
     lead -= cut
@@ -183,7 +184,21 @@ def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Seq
     if task.top:
         layers.append(after(lead, expected_layer(task, {part_name(task.reader): scores})))
     strongest = [max(of.values(), default=0.0) for of in trace.links]
-    figures: dict[str, Any] = {
+    first = 0 if trace.links[0] else int(np.argmax(strongest))
+    return Explanation(
+        _figures(task, trace, scores),
+        tuple(layers),
+        note_on(task, "weights and candidates"),
+        words=tuple(span.word for span in words[cut:]),
+        chosen=lead + first,
+        record=MemoryExplanation,
+    )
+
+
+def _figures(task: PassageTask, trace: _Trace, scores: TokenScores) -> dict[str, Any]:
+    """Return the measured fields of `MemoryExplanation`."""
+    machine = trace.machine
+    return {
         "settings": MemorySettings.of(
             {
                 "kind": type(machine).__name__,
@@ -203,19 +218,10 @@ def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Seq
         "older_percent": 100 * float(np.mean(trace.older)),
         "weights": _picture(task, torch.cat(trace.weights)),
     }
-    first = 0 if trace.links[0] else int(np.argmax(strongest))
-    return Explanation(
-        figures,
-        tuple(layers),
-        note_on(task, "weights and candidates"),
-        tuple(span.word for span in words[cut:]),
-        lead + first,
-        MemoryExplanation,
-    )
 
 
 def _by_head(values: np.ndarray) -> HeadMeans:
-    """Return the means of a measure of each head (tokens, 1 + R) where it is a number; None where it never is."""
+    """Return the mean of a measure (tokens, 1 + R) for each head, without nan; None if all values are nan."""
     means = [_mean(of) for of in values.T]
     return HeadMeans(write=means[0], read=tuple(means[1:]))
 
@@ -233,27 +239,28 @@ def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers
         means = (_mean(at[heads]) for at in trace.measure(measure)[first])
         return tuple(None if value is None else scale * value for value in means)
 
+    def percent(kind: Literal["sequential", "plain"], name: str, measure: str, heads: slice, **look: Any) -> Numbers:
+        return Numbers(kind, name, of(measure, heads, 100), "%", high=100.0, **look)
+
     negative = "Heads whose cosines are all negative: no window, all slots have a weight."
     layers: list[Numbers] = []
     for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):
         layers += [
-            Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", 0.0, bits, note="Of the weights."),
-            Numbers("sequential", f"largest, {head}", of("largest", heads, 100), "%", 0.0, 100.0,
-                    note="The weight of the slot that has most."),
-            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0,
-                    note=_window_note(machine, head)),
-            Numbers("plain", f"fall-back, {head}", of("negative", heads, 100), "%", 0.0, 100.0, 0, negative),
-        ]  # fmt: skip
+            Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", high=bits, note="Of the weights."),
+            percent("sequential", f"largest, {head}", "largest", heads, note="The weight of the slot that has most."),
+            percent("sequential", f"window, {head}", "window", heads, note=_window_note(machine, head)),
+            percent("plain", f"fall-back, {head}", "negative", heads, note=negative, digits=0),
+        ]
     older = tuple(100 * mass for mass in trace.older)
     return [
         *layers,
-        Numbers("plain", "read of older words", older, "%", 0.0, 100.0),
+        Numbers("plain", "read of older words", older, "%", high=100.0),
         surprisal_layer("surprisal", nats, task.vocabulary),
     ]
 
 
 def _window_note(machine: Machine, head: str) -> str:
-    """Return a note on what the mass in the window is of, and where the rest of it is."""
+    """Return a note on the mass in the window, and on where the rest is."""
     how = machine.addressing
     slots = f"{window_of(how, machine.slots):,} slots around the largest cosine"
     if how.windows > 1:
@@ -269,7 +276,7 @@ def _window_note(machine: Machine, head: str) -> str:
 
 
 def _picture(task: PassageTask, weights: Tensor) -> MemoryWeights:
-    """Return the weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
+    """Return the weights (T, 1 + R, N) of the slots with the largest sums, over the tokens of the passage."""
     write, read = weights[:, 0], weights[:, 1:].mean(1)
     most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
     ids = task.ids[task.start : task.start + len(weights)]

@@ -40,9 +40,9 @@ def read_parts(
 ) -> dict[str, TokenScores]:
     """Return the scores (1, tokens) of every part of a reader's predictions on the passage, by its name.
 
-    The context and the passage are read in one row by `reader`, else the task's, and what comes after the passage where the end
-    of its last word is not certain. Each word has `top` candidates, else the task's number. `at_word` is given the parts where
-    each word begins: their position in a block, and the token of the passage. `progress` is called after every block.
+    The reader is `reader`, else the task's. It reads the context and the passage in one row, and one token more if the end of
+    the last word is uncertain. Each word has `top` candidates, else the task's number. `at_word` receives, where each word
+    begins, the parts, the position in their block, and the token of the passage. `progress` is called after every block.
     """
     reader, top = reader or task.reader, task.top if top is None else top
     scores: dict[str, list[TokenScores]] = {}
@@ -75,7 +75,7 @@ def read_parts(
 
 
 def _joined(scores: Sequence[TokenScores]) -> TokenScores:
-    """Return the scores of blocks that follow each other as those of one."""
+    """Return the scores of consecutive blocks as those of one block."""
     return TokenScores(*(torch.cat([vars(s)[name] for s in scores], 1) for name in vars(scores[0])))
 
 
@@ -107,7 +107,7 @@ def candidates_of(vocabulary: Vocabulary, scores: TokenScores, token: int) -> tu
 
 
 def expected_layer(task: PassageTask, scores: Mapping[str, TokenScores]) -> Candidates:
-    """Return what each part expected where every word begins."""
+    """Return the candidates of each part where a word begins, for every word."""
     expected = [
         {name: candidates_of(task.vocabulary, part, span.start) for name, part in scores.items()} for span in task.spans
     ]
@@ -120,31 +120,31 @@ def part_name(reader: Reader) -> str:
 
 
 def surprisal_layer(name: str, nats: np.ndarray, vocabulary: Vocabulary) -> Numbers:
-    """Return nats (words,) on a scale where a word that is no likelier than any other has the full colour."""
+    """Return nats (words,) on a scale on which the surprisal of a uniform distribution has the full colour."""
     whole = vocabulary.tokenizer.unit == "word"
     high = math.log(len(vocabulary)) if whole else FOLDED_HIGH
     meaning = f"{high:.1f} nats: as unlikely as if all {len(vocabulary):,} words were equally likely." if whole else ""
-    return Numbers("sequential", name, tuple(nats.tolist()), "nats", 0.0, high, note=meaning)
+    return Numbers("sequential", name, tuple(nats.tolist()), "nats", high=high, note=meaning)
 
 
 def gain_layer(name: str, gains: np.ndarray, high: float, note: str) -> Numbers:
     """Return gains in nats (words,): positive where a reader predicts the word better than another."""
-    return Numbers("diverging", name, tuple(gains.tolist()), "nats", -high, high, note=note)
+    return Numbers("diverging", name, tuple(gains.tolist()), "nats", low=-high, high=high, note=note)
 
 
 def gain_over(other: str, gains: np.ndarray) -> Numbers:
-    """Return what a reader saves over another, in nats (words,), on a scale of its own."""
+    """Return the gains of a reader over another in nats (words,), scaled by themselves."""
     note = f"Blue: likelier here than with {other}; orange and underlined: less likely."
     return gain_layer(f"gain over {other}", gains, gain_scale(gains), note)
 
 
 def gain_scale(gains: np.ndarray) -> float:
-    """Return the nats at which a gain has the full colour, from all gains that are shown."""
+    """Return the nats at which a gain has the full colour, from all shown gains."""
     return max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
 
 
 def strong_high(strongest: Sequence[float]) -> float:
-    """Return the weight at which a link has the full colour, from the strongest of each word; rounded up to two digits."""
+    """Return the weight at which a link has the full colour, from the strongest link of each word; rounded up to two digits."""
     high = float(np.quantile(strongest, LINK_SHARE)) or max(strongest)
     if not high:
         return 1.0
@@ -160,13 +160,13 @@ def weights_layer(
     whole: int | None = None,
     full: float | None = None,
 ) -> Weights:
-    """Return the links of every word to earlier ones (word: weight), without those that have no colour, but for the
-    `shown_links` strongest.
+    """Return a layer of the links of every word to earlier ones (word: weight).
 
-    All links of the word `whole` stay. `full` is the weight of the full colour, if it is not to come from the links.
+    Links too weak for a colour are left out, except for the `shown_links` strongest of a word and all links of the word
+    `whole`. `full` is the weight of the full colour, else it comes from the links.
     """
     high = strong_high([max(of.values(), default=0.0) for of in links])
-    least = high / (2 * STEPS)  # what is below has no colour
+    least = high / (2 * STEPS)  # weaker links have no colour
     visible = []
     for i, of in enumerate(links):
         ordered = sorted(of.items(), key=lambda link: -link[1])
@@ -183,7 +183,7 @@ def after(lead: int, layer: Numbers | Candidates) -> Layer:
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordScore | None = "sum") -> str:
-    """Return a sentence on words of several tokens, and on the figures of their first; an empty one where words are tokens."""
+    """Return a sentence on words of several tokens, and on the figures of their first token; empty if words are tokens."""
     if vocabulary.tokenizer.unit == "word":
         return ""
     rest = f", its {of_first} are those of the first" if of_first else ""
@@ -211,9 +211,8 @@ def surprisal(task: PassageTask, progress: ProgressCallback) -> Explanation:
         def advance(done: int, total: int) -> None:
             progress(before * total + done, passes * total)
 
-        return read_parts(task, advance, lambda prediction: {reader.name: prediction}, reader=reader, top=top)[
-            reader.name
-        ]
+        parts = read_parts(task, advance, lambda prediction: {reader.name: prediction}, reader=reader, top=top)
+        return parts[reader.name]
 
     scores = score(task.reader, task.top, 0)
     nats = nats_of(task, scores)
@@ -229,13 +228,13 @@ def surprisal(task: PassageTask, progress: ProgressCallback) -> Explanation:
 def _surprisal_layers(task: PassageTask, scores: TokenScores, nats: np.ndarray) -> list[Layer]:
     spans, vocabulary = task.spans, task.vocabulary
     first = [span.start for span in spans]
+    entropy, note = tuple(scores.entropy[0, first].double().tolist()), "How undecided the model was before the word."
     layers: list[Layer] = [
         surprisal_layer("surprisal", nats, vocabulary),
-        Numbers("plain", "probability", tuple((100 * np.exp(-nats)).tolist()), "%", 0.0, 100.0, digits=3),
+        Numbers("plain", "probability", tuple((100 * np.exp(-nats)).tolist()), "%", high=100.0, digits=3),
         Numbers("plain", "rank", tuple(map(float, scores.rank[0, first])), high=float(len(vocabulary)), digits=0),
-        Numbers("sequential", "entropy", tuple(scores.entropy[0, first].double().tolist()), "nats", 0.0,
-                math.log(len(vocabulary)), note="How undecided the model was before the word."),
-    ]  # fmt: skip
+        Numbers("sequential", "entropy", entropy, "nats", high=math.log(len(vocabulary)), note=note),
+    ]
     if task.top:
         part = part_name(task.reader)
         layers.append(Candidates("expected", tuple({part: candidates_of(vocabulary, scores, at)} for at in first)))
