@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,22 +21,19 @@ SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).diges
 _WORD = Markup('{}<span class="{}"{} title="{}">{}</span>')
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
 MOST_LOOKED_AT = 5
-"""The most earlier words, or runs of words of one weight, that the panel names."""
+"""The most earlier words, or spans of words with one weight, that the panel names."""
 
 
 def figure(passage: Passage, name: str) -> Markup:
     """Return the passage as a <figure>; `name` begins its ids and must differ between the passages of a page."""
-    legends = [(layer, *ends_of(layer), [*_steps(layer)]) for layer in passage.shades]
+    legends = [
+        (layer, *ends_of(layer), [theme.css_class(layer, step) for step in theme.steps(layer)])
+        for layer in passage.shades
+    ]
     return rendered(
         "passage", passage=passage, name=name, shades=passage.shades, legends=legends, words=_words(passage),
         data=Markup(_data(passage)),
     )  # fmt: skip
-
-
-def _steps(layer: Numbers | Weights) -> Iterator[str]:
-    """Yield the CSS classes of a layer's scale."""
-    for step in range(-theme.STEPS if layer.kind == "diverging" else 0, theme.STEPS + 1):
-        yield theme.css_class(layer, step)
 
 
 def ends_of(layer: Numbers | Weights) -> tuple[str, str]:

@@ -185,7 +185,7 @@ def _values(layer: Numbers | Weights, index: int | None) -> tuple[int | None, tu
 def _legend(layer: Numbers | Weights, look: Look, passage: Passage, index: int | None) -> Text:
     low, high = ends_of(layer)
     legend = Text(f"{layer.name}  {low} ")
-    for step in range(-theme.STEPS if layer.kind == "diverging" else 0, theme.STEPS + 1):
+    for step in theme.steps(layer):
         legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
     about = f"of '{cell(passage.words[index].text)}' on the words before it. " if index is not None else ""

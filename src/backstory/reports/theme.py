@@ -42,6 +42,11 @@ def step(layer: Numbers | Weights, value: float | None) -> int:
     return round(STEPS * min(1.0, max(least, share)))
 
 
+def steps(layer: Numbers | Weights) -> range:
+    """Return the steps of a layer's scale."""
+    return range(-STEPS if layer.kind == "diverging" else 0, STEPS + 1)
+
+
 def hue(layer: Numbers | Weights, step: int) -> str:
     """Return the ramp that a step of a layer is on."""
     return "cool" if layer.kind == "weights" or (layer.kind == "diverging" and step > 0) else "warm"

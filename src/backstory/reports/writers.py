@@ -26,7 +26,7 @@ from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
 from backstory.reports.passage_html import figure as passage_figure
 from backstory.reports.svg import clean
 from backstory.reports.tables import Table, escape_markdown, to_markdown
-from backstory.reports.theme import CSS, rendered
+from backstory.reports.theme import CSS, rendered, slug
 from backstory.storage.provenance import versions
 
 GENERATOR = Markup('<meta name="generator" content="Backstory">')
@@ -189,7 +189,7 @@ def _floats(document: Document, figures: Mapping[str, str]) -> Iterator[str]:
 
 
 def _label(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "results"
+    return slug(text) or "results"
 
 
 def _table(piece: Tabular, label: str) -> str:
