@@ -80,14 +80,10 @@ def main(arguments: Sequence[str]) -> int:
     figures = result_at(path).figures
     if args.json:
         print(path.read_text(encoding="utf-8"))
-    for table in (
-        ()
-        if args.json
-        else (systems_table(figures), gates_table(figures), claims_table(figures), findings_table(figures))
-    ):
-        if table.rows:
-            print(f"\n{to_text(table)}")
-    if not args.json:
+    else:
+        for table in (systems_table, gates_table, claims_table, findings_table):
+            if (made := table(figures)).rows:
+                print(f"\n{to_text(made)}")
         print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")
     failed = failures(figures)
     for line in failed:
