@@ -3,9 +3,11 @@
 import hashlib
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiers import fast_then_full
 
@@ -61,6 +63,18 @@ def test_a_corpus_in_its_own_pieces(kind: Kind, tmp_path: Path) -> None:
     assert same.fingerprint == data.fingerprint
     low = prepare(TextConfig(corpus=str(path), tokenizer=f"{kind}:300", lowercase=True))
     assert low.fingerprint != data.fingerprint
+
+
+def test_a_long_word_is_learned_as_fast_as_short_ones() -> None:
+    """As a word that is learned whole, it takes 20 times as long."""
+    generator, seconds = np.random.default_rng(0), []
+    letters = "".join(generator.choice(list("abcdefghijklmnopqrstuvwxyz"), 200_000))
+    for length in (100, len(letters)):
+        begun = time.process_time()
+        words = (letters[i : i + length] for i in range(0, len(letters), length))
+        train_tokenizer("bpe", 1000, ["\n".join(words)])
+        seconds.append(time.process_time() - begun)
+    assert seconds[1] < 5 * seconds[0]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,9 @@ START = "<|endoftext|>"
 SMALLEST = 257
 """The 256 bytes, and the start."""
 _NAME = re.compile(r"(bpe|unigram):(\d{1,9})")
+_LONG_WORD = 1_000
+_LONG_RUN = re.compile(rf"(?<!\S)\S{{{_LONG_WORD + 1},}}|(?<!\s)\s{{{_LONG_WORD + 1},}}")
+"""Characters without or of white space that a trained tokenizer learns in parts."""
 
 
 def trained_kind(name: str) -> tuple[Kind, int] | None:
@@ -288,6 +291,7 @@ def train_tokenizer(kind: Kind, size: int, blocks: Iterable[str]) -> Pieces:
     """Train a tokenizer of at most `size` pieces on a text in blocks.
 
     Equal texts give equal `bpe` pieces; `unigram` adds in another order each time, so that its scores may differ a little.
+    Words of more than a thousand characters are learned in parts.
 
     Raises UserError for a text that no pieces can be learned from, and if the package `tokenizers` is missing.
     """
@@ -308,9 +312,20 @@ def train_tokenizer(kind: Kind, size: int, blocks: Iterable[str]) -> Pieces:
     model.decoder = hf.decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
     trainer = hf.trainers.BpeTrainer(**options) if is_bpe else hf.trainers.UnigramTrainer(**options)
     try:
-        model.train_from_iterator(parts(blocks), trainer)
+        model.train_from_iterator(_without_long_words(parts(blocks)), trainer)
     except BaseException as error:
         if isinstance(error, UserError) or (type(error) is not Exception and not is_panic(error)):
             raise
         raise UserError(f"{name} cannot be learned from this text ({reason(error)}); give more text") from None
     return Pieces(name, model.to_str())
+
+
+def _without_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts with long words cut, since learning from a word takes time that grows with the square of its length."""
+    for text in texts:
+        start = 0
+        for run in _LONG_RUN.finditer(text):
+            for cut in range(run.start() + _LONG_WORD, run.end(), _LONG_WORD):
+                yield text[start:cut]
+                start = cut
+        yield text[start:]
