@@ -440,6 +440,24 @@ MISTAKES = [
         f"{EXPLAIN} --html there.tsv",
         r"there.tsv exists and is not a page of Backstory; choose another .* or --overwrite$",
     ),
+    # An output among the files of a run.
+    *(
+        (command, rf"{path} is among the files of the run run; choose another place$")
+        for command, path in (
+            ("evaluate run --out run/checkpoints", "run/checkpoints"),
+            ("evaluate run --out run/readers", "run/readers"),
+            ("evaluate run --per-token run/metrics.jsonl --overwrite", "run/metrics.jsonl"),
+            ("evaluate run --proof run/run.json --overwrite", "run/run.json"),
+            (f"{EXPLAIN} --html run/checkpoints/page.html", "run/checkpoints/page.html"),
+            ("report run --out run/config.yaml --overwrite", "run/config.yaml"),
+            ("report run --out page.html --figures run/checkpoints", "run/checkpoints"),
+            ("examine run --out run/checkpoints/new", "run/checkpoints/new"),
+            ("compress good.txt --model run --out run/config.yaml --overwrite", "run/config.yaml"),
+            ("export run --out run/checkpoints/new", "run/checkpoints/new"),
+            ("read run --session run/checkpoints/new", "run/checkpoints/new"),
+            (f"{TRAIN} --out run/checkpoints/new", "run/checkpoints/new"),
+        )
+    ),
     # The right words in the wrong order or place.
     ("examine truncate run", r"^there is no run folder truncate; an experiment is given as `--experiment truncate`$"),
     ("evaluate run/checkpoints", r"^run/checkpoints is a folder inside the run run; name the run$"),

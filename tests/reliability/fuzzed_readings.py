@@ -21,7 +21,7 @@ from backstory.evaluation.session import session
 from backstory.readers.gradient_statistics import collect, save_statistics
 from backstory.readers.learned import GateNetwork, Learned, save_learned
 from backstory.runs.run import load_run, weights_hash
-from backstory.runs.run_folder import SAVED
+from backstory.storage.run_files import SAVED
 from backstory.training import train
 
 READERS = ("static", "dynamic:rule=nadam,rate=0.001", "cache:window=20", "dynamic+cache", "learned:network=mine")

@@ -28,6 +28,7 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_apart, check_new, check_writable, write_atomically
 from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
+from backstory.storage.run_files import check_outside_runs
 
 Source = Path | str | bytes | BinaryIO
 """The path of a file, its bytes, or a file that is open for bytes."""
@@ -61,6 +62,7 @@ def check_out(out: Path, overwrite: bool, read: Any = None) -> None:
     The file that is read may not be replaced.
     """
     check_apart([out], read)
+    check_outside_runs(out)
     check_new(out, "another place with --out", overwrite)
     check_writable(out.parent)
 

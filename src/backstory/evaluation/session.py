@@ -36,6 +36,7 @@ from backstory.readers.saved_reading import (
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked
+from backstory.storage.run_files import check_outside_runs
 
 LONGEST_PARTIAL_LINE = 50_000
 """Tokens of a line that is read in part up to which a session is saved within it."""
@@ -290,6 +291,8 @@ def session(
     if folder is None and resume:
         raise UserError("--resume needs a saved session; say which with --session")
     how = precision, LoadOptions.of(**loading)
+    if folder is not None:
+        check_outside_runs(folder)
     with nullcontext() if folder is None else locked(folder, "reading", "--session"):
         saved = None if folder is None else _saved_session(folder, resume)
         if saved is None:

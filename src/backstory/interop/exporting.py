@@ -21,6 +21,7 @@ from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import TEMPORARY, check_writable
 from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import check_outside_runs
 
 if TYPE_CHECKING:
     from backstory.interop.modeling import BackstoryForCausalLM
@@ -43,6 +44,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     if os.path.lexists(out):
         raise UserError(f"{out} exists; choose another folder with --out, or remove it")
     loaded = load_run(Path(run))
+    check_outside_runs(out)
     check_writable(out)
 
     from backstory.interop.modeling import fast_tokenizer, save_tokenizer

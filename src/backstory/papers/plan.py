@@ -36,8 +36,8 @@ from backstory.papers.suite import (
 from backstory.readers.gradient_statistics import statistics_name
 from backstory.readers.learned import learned_name
 from backstory.readers.registry import parse_stack, settings_file, settings_name, stack_name
-from backstory.runs.run_folder import SAVED
 from backstory.storage.checkpoint import MANIFEST
+from backstory.storage.run_files import SAVED
 
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1

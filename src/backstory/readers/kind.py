@@ -13,8 +13,8 @@ from backstory.readers.base import Block, Reader
 from backstory.readers.gradient_statistics import Statistics, load_statistics
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.runs.run import Run
-from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import within
+from backstory.storage.run_files import SAVED
 
 T = TypeVar("T")
 Loaded = dict[tuple[Any, ...], Any]

@@ -22,10 +22,10 @@ from backstory.readers import counting, dynamic, learned, mixture, neural_cache,
 from backstory.readers.base import Reader, StaticReader
 from backstory.readers.kind import BuildContext, Loaded, ReaderKind, saved_in
 from backstory.runs.run import Run, open_run
-from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import sha256, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
+from backstory.storage.run_files import SAVED
 
 STATIC = ReaderKind(
     "static",

@@ -23,7 +23,6 @@ from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, build, open_reader, saved_in
 from backstory.runs.model_in_memory import ModelElsewhere
 from backstory.runs.run import Run, open_run
-from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
     MANIFEST,
@@ -37,6 +36,7 @@ from backstory.storage.checkpoint import (
 )
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.lock import locked
+from backstory.storage.run_files import SAVED as READERS_FOLDER
 
 FORMAT = 2
 """Raised when the content of a checkpoint changes."""

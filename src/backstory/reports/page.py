@@ -26,6 +26,7 @@ from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.examination_record import Published
 from backstory.storage.atomic import write_atomically
+from backstory.storage.run_files import check_outside_runs
 
 ALONE = "Made from the result file alone."
 
@@ -54,6 +55,8 @@ def write(
     and PNG. Raises UserError as `render`, `check_page` and `write_page` do, and for another ending.
     """
     check_page(out, overwrite)
+    if figures is not None:
+        check_outside_runs(figures)
     if out.suffix not in FORMATS:
         raise UserError(f"cannot write {out}: a report ends in {', '.join(FORMATS)}; choose one of these endings")
     document, runs = _readable(_read_all(folders), published)
@@ -177,6 +180,7 @@ def check_page(out: Path, overwrite: bool = False) -> None:
         kind = "a folder" if out.is_dir() else "not a regular file"
         problem = f"it is {kind}" if writable else f"{out.parent} is no folder that can be written to"
         raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
+    check_outside_runs(out)
     if not overwrite and out.is_symlink():
         raise UserError(
             f"{out} is a link; name the place it leads to, or --overwrite to put the page in the link's place"

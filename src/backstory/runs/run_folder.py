@@ -17,16 +17,10 @@ from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
-from backstory.storage.manifest import BEST, CHECKPOINTS
-from backstory.storage.provenance import RESULT
+from backstory.storage.manifest import BEST
+from backstory.storage.run_files import CHECKPOINTS, OURS, RESULT, check_outside_runs
 
 Mode = Literal["new", "resume", "overwrite"]
-SAVED = "readers"
-"""Folder of a run with the settings and statistics of its readers."""
-TENSORBOARD = "tensorboard"
-OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
-"""Files and folders that are removed when a run is overwritten, in this order: interrupted anywhere, the rest can be resumed or
-overwritten. The settings, by which a folder is recognised as a run, are replaced last."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +102,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
         raise UserError(
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
+    check_outside_runs(path)
     check_writable(path)
     for changed in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
         for inner in (changed, *(Path(top, name) for top, names, _ in os.walk(changed) for name in names)):

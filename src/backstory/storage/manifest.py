@@ -11,6 +11,7 @@ from backstory.config.errors import UserError
 from backstory.config.small_file import open_regular, read_small
 from backstory.storage.atomic import sha256, within
 from backstory.storage.documents import parse
+from backstory.storage.run_files import CHECKPOINTS
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -113,8 +114,6 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
-CHECKPOINTS = "checkpoints"
-"""Folder of a run with its checkpoints: `last-STEP` to resume from, `best-EPOCH` to evaluate."""
 BEST = "best"
 WEIGHTS_FILE = "weights.safetensors"
 

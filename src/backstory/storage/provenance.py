@@ -15,8 +15,8 @@ from backstory.config.process import world
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import check_writable
 from backstory.storage.documents import parse
+from backstory.storage.run_files import RESULT, check_outside_runs
 
-RESULT = "result.json"
 SCHEMA = 1
 
 
@@ -79,6 +79,7 @@ def command() -> str | None:
 
 def check_place(folder: Path, kind: str) -> None:
     """Raise UserError, before the work, unless a result of this kind can be written into the folder."""
+    check_outside_runs(folder)
     check_writable(folder)
     try:
         result = parse(read_small(folder / RESULT, inside=folder))

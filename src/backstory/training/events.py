@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from backstory.config import UserError, check_name
 from backstory.config.errors import install_hint
 from backstory.config.small_file import read_lines
-from backstory.runs.run_folder import TENSORBOARD
 from backstory.storage.atomic import fsync_folder, naming, write_atomically
 from backstory.storage.documents import conforms, parse
+from backstory.storage.run_files import TENSORBOARD
 
 LOST = "lost"
 """Event of a repaired log: the records of so many `epochs` before its `step` are lost."""

@@ -30,8 +30,8 @@ from backstory.readers.registry import (
     typed_settings,
 )
 from backstory.runs.run import Run
-from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import check_writable
+from backstory.storage.run_files import SAVED
 from backstory.tuning.reader_search import (
     COORDINATES,
     EarlyStoppedSearch,

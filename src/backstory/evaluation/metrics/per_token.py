@@ -21,6 +21,7 @@ from backstory.evaluation.token_scores import token_scores
 from backstory.models import Precision
 from backstory.storage.atomic import atomic_file, check_new, sweep_abandoned
 from backstory.storage.csv_rows import row_writer
+from backstory.storage.run_files import check_outside_runs
 
 COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
 """The fields of a line (docs/results.md)."""
@@ -42,6 +43,7 @@ def check_table(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
     """Raise UserError unless a table can be written to the path, which ends in one of these."""
     if not path.name.endswith(endings):
         raise UserError(f"{path} must end in one of {', '.join(endings)}, which name its format")
+    check_outside_runs(path)
     check_new(path, "another file", overwrite)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {path}: {path.parent} is no folder to write to; choose another place")
