@@ -352,6 +352,7 @@ BAD = {
     "a seed too large": (small(seeds=[2**31]), r"a seed must be at least 0 and at most 2147483647"),
     "a name twice": (system(name="wide"), r"two systems are called wide"),
     "a name that is a path": (system(name="../wide"), r"a name is made of letters, digits, dots and hyphens"),
+    "a name longer than a file's": (system(name="a" * 300), r"a name has at most 200 letters"),
     "no readings": (system(readings=[]), r"system plain: readings is empty"),
     "a reading twice": (system(readings=[{}, {"split": "test"}]), r"system plain: two readings of test, static"),
     "a reader": (system(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),

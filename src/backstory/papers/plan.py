@@ -41,6 +41,8 @@ from backstory.storage.run_files import SAVED
 
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1
+LONGEST_NAME = 200
+"""Letters of a name, with which most file systems take what is added to it."""
 DEFAULTS_VERSION = 1
 """To be raised when the default of a setting changes that a model or its training depends on."""
 
@@ -228,6 +230,8 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
+    if len(system.name) > LONGEST_NAME:
+        raise UserError(f"{where}: a name has at most {LONGEST_NAME} letters, since run folders are called by it")
     outputs = [str(_located(where, preparation, text).output) for text in system.prepare]
     if output := _repeated(outputs):
         raise UserError(f"{where}: two prepare commands write {output}; remove one")
