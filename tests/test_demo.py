@@ -12,7 +12,8 @@ import pytest
 
 from backstory.cli import demo
 from backstory.cli.main import main
-from backstory.config import UserError
+from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config.process import Stopped
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -33,6 +34,34 @@ def test_a_demo_of_other_settings_is_refused_with_flags_that_it_has(
     message = capsys.readouterr().err.splitlines()[-1]
     assert "demo-buffer was trained with other settings (" in message
     assert message.endswith("; use --overwrite to start again, or another --out")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped("it is saved; go on with the same command", 2)])
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (True, "interrupted; `backstory demo --out mine --resume` goes on"),
+        (False, "interrupted before anything was saved; start again"),
+    ],
+)
+def test_an_interrupted_demo_says_how_to_go_on(
+    stop: BaseException,
+    saved: bool,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run_training(config: RunConfig, out: Path, *_: object) -> None:
+        if saved:
+            out.mkdir()
+            (out / "config.yaml").write_text(to_yaml(config))
+        raise stop
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo.train, "run_training", run_training)
+    assert main(["demo", "--out", "mine"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"backstory: {message}"
 
 
 @pytest.mark.parametrize(

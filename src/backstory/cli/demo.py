@@ -1,6 +1,7 @@
 """`backstory demo`: a small language model with and without a memory, trained on the documentation of your own Python."""
 
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from backstory.cli import train
 from backstory.cli.command_line import announce, parse
 from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
 from backstory.config.formats import count, perplexity
+from backstory.config.process import Interrupted, Stopped
 from backstory.config.scores import bounded
 from backstory.config.terminal import make_console, progress_bar
 
@@ -36,7 +38,12 @@ class DemoArguments:
 def main(arguments: Sequence[str]) -> int:
     args = parse(DemoArguments, arguments, "demo")
     mode = train.run_mode(args.resume, args.overwrite)
+    with _interruption_of_its_own(args):
+        _run(args, mode)
+    return 0
 
+
+def _run(args: DemoArguments, mode: "Mode") -> None:
     announce(f"training, reading and examining a small model in {args.out}; this takes a few minutes")
     from backstory.config.examination_options import ExamineOptions
     from backstory.config.explanation_options import ExplainOptions
@@ -87,7 +94,21 @@ def main(arguments: Sequence[str]) -> int:
         f"{page} shows it all; open it in a browser.\n\n"
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=pasted(out))
     )
-    return 0
+
+
+@contextmanager
+def _interruption_of_its_own(args: DemoArguments) -> Iterator[None]:
+    """Let the message of a signal name the command that goes on with the demo. Raises Stopped."""
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped) as stop:
+        from backstory.runs.run_folder import RunFolder
+
+        number = stop.signal if isinstance(stop, Interrupted | Stopped) else signal.SIGINT
+        if not RunFolder(args.out).config.is_file():
+            raise Stopped("interrupted before anything was saved; start again", number) from None
+        out = "" if args.out == DemoArguments.out else f" --out {pasted(args.out)}"
+        raise Stopped(f"interrupted; `backstory demo{out} --resume` goes on", number) from None
 
 
 @contextmanager
