@@ -5,11 +5,14 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cheats import GoldCache
 from commands import Command, tree
 
+from backstory.cli.evaluate import untuned
 from backstory.config import terminal as progress
 from backstory.config.readers import CacheSettings
 from backstory.readers import READERS
@@ -69,6 +72,13 @@ def test_a_reader_that_is_worse_for_want_of_tuning_says_how_to_tune_it(
     assert "untuned" not in command("evaluate", run_copy, "--reader", "cache:weight=0.01,theta=0.1").out
     assert command("reader", "tune", run_copy, "--reader", "cache", "--tokens", "100").code == 0
     assert "untuned" not in command("evaluate", run_copy, "--reader", "cache").out
+
+
+@pytest.mark.parametrize(("perplexity", "lines"), [(100.01, 0), (101.0, 1)])
+def test_a_reader_that_changes_nothing_is_not_said_to_be_worse(perplexity: float, lines: int) -> None:
+    gains = [SimpleNamespace(name="static", perplexity=100.0), SimpleNamespace(name="cache", perplexity=perplexity)]
+    figures: Any = SimpleNamespace(reader="cache", gains=gains, readers=[{"name": "cache", "origin": "default"}])
+    assert len(untuned(figures, Path("run"))) == lines
 
 
 def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:

@@ -172,6 +172,9 @@ def test_advice_fits_the_cause() -> None:
         == "lower text.minimum_count (3), or raise text.maximum_size (9)"
     )
     assert advice("words").startswith("the training text does not have them")
+    assert advice("words", "piece", minimum_count=3) == (
+        "the tokenizer has no pieces for them; choose another --text.tokenizer"
+    )
 
 
 @pytest.mark.usefixtures("shared_cache")

@@ -104,6 +104,13 @@ def test_a_corpus_is_prepared_with_its_pieces(tmp_path: Path) -> None:
     assert data.vocabulary.counts.sum() == len(data.splits["train"].ids)
 
 
+def test_a_vocabulary_of_one_type_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    hf.Tokenizer(hf.models.WordLevel({"<unk>": 0}, unk_token="<unk>")).save(str(path))
+    with pytest.raises(UserError, match=r"a vocabulary of one type, so that there is nothing to predict; give one"):
+        build({}, tokenizer(str(path)))
+
+
 def test_its_vocabulary_cannot_be_cut(tmp_path: Path) -> None:
     pieces = tokenizer(path := str(train("byte-level", tmp_path)))
     with pytest.raises(UserError, match=r"set text\.maximum_size to null"):

@@ -355,6 +355,10 @@ def gate_lines(figures: "EvaluationFigures") -> list[str]:
     ]
 
 
+SAME = 1.0005
+"""Ratio of two perplexities up to which their difference is printed as +0.0%."""
+
+
 def untuned(figures: "EvaluationFigures", run: Path, corpus: str | None = None) -> list[str]:
     """Return a line for each reader with default settings that is worse than the readers inside it: how to tune it."""
     from backstory.readers import READERS
@@ -365,7 +369,7 @@ def untuned(figures: "EvaluationFigures", run: Path, corpus: str | None = None) 
     stack, lines = parse_stack(figures.reader), []
     for depth, layer in enumerate(stack):
         inner = scores.get(stack[depth - 1].name if depth else "static")
-        if layer.name == "static" or inner is None or scores.get(layer.name, inner) <= inner:
+        if layer.name == "static" or inner is None or scores.get(layer.name, inner) <= SAME * inner:
             continue
         if READERS[layer.name].tunable and origins.get(layer.name) == "default":
             reader = pasted(stack_name(stack[: depth + 1]))

@@ -142,6 +142,8 @@ def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maxi
         )
     if cause == "case":
         return "most of these words are known in other case: train with --text.lowercase"
+    if unit == "piece":  # which no setting of the vocabulary changes
+        return "the tokenizer has no pieces for them; choose another --text.tokenizer"
     cut = []
     if minimum_count > 1:
         cut.append(f"lower text.minimum_count ({minimum_count})")

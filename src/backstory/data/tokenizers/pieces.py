@@ -128,8 +128,9 @@ class Pieces:
         words = [f"<unused {i}>" for i in range(max(ids.values(), default=-1) + 1)]
         for piece, i in ids.items():
             words[i] = piece
-        if not words:
-            raise UserError(f"the tokenizer {self.name} has no vocabulary; give one that was trained")
+        if len(words) < 2:
+            size = "no vocabulary" if not words else "a vocabulary of one type, so that there is nothing to predict"
+            raise UserError(f"the tokenizer {self.name} has {size}; give one that was trained")
         model = self.settings.get("model", {})
         unknown = ids.get(model.get("unk_token")) if model.get("unk_id") is None else int(model["unk_id"])
         return words, unknown, next((ids[s] for s in _STARTS if s in ids), 0)
