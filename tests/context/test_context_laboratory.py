@@ -476,6 +476,15 @@ def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: 
         bs.examine(build(), other, maximum_context=5, targets=5)
     with pytest.raises(UserError, match="made with another vocabulary or tokenizer"):
         bs.examine(model, np.arange(100), maximum_context=5, targets=5)
+    numbers = np.arange(100) % len(words)
+    for ids, message in (
+        (numbers + 0.5, "reads token ids"),
+        (numbers > 3, "reads token ids"),
+        (numbers[None], "reads token ids"),
+        (numbers - 1, "token ids must be 0 or above, not -1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            bs.examine(model, ids, maximum_context=5, targets=5)
     with pytest.raises(UserError, match="a model in memory has no corpus of its own"):
         bs.examine(model)
     with pytest.raises(UserError, match=r"drop needs part-of-speech tags.*tagger"):

@@ -56,6 +56,14 @@ def test_a_backward_pass_can_be_repeated() -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_negative_target_counts_from_the_end(dtype: torch.dtype) -> None:
+    """Not below the check that spares a GPU: an index there would be taken for another word."""
+    h, w, targets = torch.ones(2, 4, dtype=dtype), torch.ones(5, 4, dtype=dtype), torch.tensor([1, -1])
+    with pytest.raises((RuntimeError, IndexError)):
+        kernel._residuals(h, w, None, targets)
+
+
 def test_no_positions() -> None:
     hidden, weight, bias, targets = arguments(0)
     actual = linear_log_prob(hidden, weight, bias, targets)

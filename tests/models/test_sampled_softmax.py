@@ -85,6 +85,12 @@ def test_training_samples_and_validation_does_not() -> None:
     torch.testing.assert_close(estimate(whole, targets)[0], plain, rtol=0, atol=1e-12)
 
 
+def test_no_negative_target_counts_from_the_end() -> None:
+    prediction = Softmax(None, torch.ones(1, 2, 4), torch.ones(5, 4), None)
+    with pytest.raises((RuntimeError, IndexError)):
+        sampled_softmax(prediction, torch.tensor([[1, -1]]), 2, 2)
+
+
 def test_a_prediction_without_output_words_cannot_be_sampled() -> None:
     mixture, _, targets = prediction(MixtureOfSoftmaxes)
     objective = Likelihood()

@@ -19,6 +19,7 @@ from backstory.context.examined_text import AnnotatedText, WholeReading, row_len
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 from backstory.data import Dataset, unknown_share
+from backstory.evaluation.audit_in_memory import token_ids
 from backstory.evaluation.opening import EvalSetup
 from backstory.models import ComposedModel, LanguageModel, device_name
 from backstory.readers import Reader, StaticReader
@@ -104,7 +105,7 @@ def subject_in_memory(
     _check_window(name, limit, options)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
         raise UserError("the experiment cache needs a reader whose outermost layer is a cache; give such a reader")
-    source = _corpus_text(corpus, options) if isinstance(corpus, Dataset) else _ids_text(np.asarray(corpus), options)
+    source = _corpus_text(corpus, options) if isinstance(corpus, Dataset) else _ids_text(token_ids(corpus), options)
     if reader is not None:
         # The output layer of a foreign model may be larger than its tokenizer.
         exact = isinstance(corpus, Dataset) and isinstance(reader.model, ComposedModel)

@@ -27,7 +27,8 @@ def sampled_softmax(prediction: Softmaxes, targets: Tensor, frequent: int, sampl
     bias = correction if prediction.bias is None else prediction.bias.index_select(0, words) + correction
     positions = torch.empty(len(prediction.weight), dtype=torch.long, device=words.device)
     positions[words] = torch.arange(len(words), device=words.device)
-    return replace(prediction, weight=prediction.weight.index_select(0, words), bias=bias), positions[targets]
+    among = positions.index_select(0, targets.flatten()).view(targets.shape)
+    return replace(prediction, weight=prediction.weight.index_select(0, words), bias=bias), among
 
 
 def word_count(targets: Tensor, types: int, frequent: int, sampled: int) -> int:

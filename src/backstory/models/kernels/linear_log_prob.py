@@ -85,7 +85,7 @@ def linear_log_prob(
     """
     if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
         raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
-    dtype = compute_dtype(hidden)
+    dtype, targets = compute_dtype(hidden), targets.long()
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     rows = max(1, chunk // weight.shape[0])
@@ -169,7 +169,8 @@ def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, reading:
     wide = torch.promote_types(logits.dtype, torch.float32)
     at_target = torch.arange(len(h), device=h.device), targets
     largest = logits.amax(1, keepdim=True)
-    shifted = logits[at_target].to(wide) - largest.to(wide).squeeze(1)
+    # Unlike an index, `gather` takes no negative target for one from the end, on any device.
+    shifted = logits.gather(1, targets[:, None])[:, 0].to(wide) - largest.to(wide).squeeze(1)
     exponentials = logits.sub_(largest).exp_()
     sums = _row_sums(exponentials, wide)
     exponentials[at_target] = (exponentials[at_target] - sums).to(logits.dtype)
