@@ -112,6 +112,15 @@ def test_a_finished_run_is_resumed_without_harm(command: Command) -> None:
     assert Path("new/metrics.jsonl").read_text() == log
 
 
+def test_a_run_in_this_folder_has_its_name(command: Command, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (desk / "mine").mkdir()
+    monkeypatch.chdir(desk / "mine")
+    assert command("train", "demo", *SMALL, "--corpus", "../good.txt", "--out", ".").code == 0
+    assert written(Path())["name"] == "mine"
+    for run in (".", "../mine/checkpoints/.."):
+        assert json.loads(command("evaluate", run, "--allow-unknown", "--json").out)["name"] == "mine"
+
+
 def test_overwriting_starts_again(command: Command) -> None:
     train(command)
     train(command, "--overwrite", "--seed", "5")

@@ -32,6 +32,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import run_name
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, options)` for models that are no run folders, by the prefix of their names."""
@@ -125,7 +126,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of the run in results."""
-        return self.folder.name
+        return run_name(self.folder)
 
     @property
     def argument(self) -> str:

@@ -1,4 +1,4 @@
-"""Names of the files that make up a run, and the check that nothing else is written among them."""
+"""Names of a run and of the files that make it up, and the check that nothing else is written among them."""
 
 import os
 from pathlib import Path
@@ -15,6 +15,11 @@ TENSORBOARD = "tensorboard"
 OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
 """Files and folders that are removed when a run is overwritten, in this order: interrupted anywhere, the rest can be resumed or
 overwritten. The settings, by which a folder is recognised as a run, are replaced last."""
+
+
+def run_name(folder: Path) -> str:
+    """Return the name of a run in results: that of its folder, also where the path is `.` or ends in `..`."""
+    return folder.resolve().name if folder.name in ("", "..") else folder.name
 
 
 def check_outside_runs(path: Path) -> None:

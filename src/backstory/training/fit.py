@@ -39,6 +39,7 @@ from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now
+from backstory.storage.run_files import run_name
 from backstory.training.announcement import announcement
 from backstory.training.callbacks import Callbacks
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
@@ -134,7 +135,7 @@ def train(
             _run_loop(trainer, log, console, save_first, first_vectors)
             seconds = round(trainer.progress.seconds, 1)
             origin = replace(origin, seconds=seconds, ended=now(), **_best_hashes(trainer))
-            return write_result(out, out.name, _figures(trainer), origin)
+            return write_result(out, run_name(out), _figures(trainer), origin)
 
 
 def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
