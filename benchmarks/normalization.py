@@ -20,7 +20,7 @@ from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.reading_loop import read
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import load_statistics
-from backstory.runs.run_folder import SAVED
+from backstory.storage.run_files import SAVED
 
 DECAYS = (0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 

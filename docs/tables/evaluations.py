@@ -57,17 +57,17 @@ def timed() -> Table:
     rows = []
     for name, label in TIMED.items():
         trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
-        config, seconds = trained.provenance.config, trained.provenance.seconds
-        assert config is not None and seconds is not None
+        origin = trained.provenance
+        assert origin.config is not None and origin.seconds is not None and origin.device is not None
         extra = [f"read-{name}-{readers}" for readers in ("cache", "stack")]
         adapted = (f"{figures_of(file)['perplexity']:.2f}" if files(file) else MISSING for file in extra)
         rows.append(
             (
                 label,
-                "no" if config["model"]["buffer"]["kind"] == "none" else "yes",
-                trained.provenance.device.removeprefix("cpu ").strip("()"),
+                "no" if origin.config["model"]["buffer"]["kind"] == "none" else "yes",
+                origin.device.removeprefix("cpu ").strip("()"),
                 f"{trained.figures.to_dict()['curve'][-1]['step']:,}",
-                duration(seconds),
+                duration(origin.seconds),
                 f"{trained.figures.valid_perplexity:.2f}",
                 f"{read['perplexity']:.2f}",
                 *adapted,
