@@ -58,3 +58,11 @@ def test_bfloat16_is_close_to_float32(model: LanguageModel, tokens: Tensor) -> N
     with Precision(torch.bfloat16, "a test").context(device):
         narrow = model(text, model.start(3))[0].log_prob(text.roll(-1, 1))
     torch.testing.assert_close(narrow.float(), wide, rtol=0, atol=0.05)
+
+
+def test_negative_targets_are_refused(model: LanguageModel, tokens: Tensor) -> None:
+    model, text = model.float().cuda().eval(), tokens.cuda()
+    prediction, _ = model(text, model.start(3))
+    refused = pytest.raises(ValueError, match=f"targets must be ids from 0 to {TYPES - 1}, not -1 to -1")
+    with torch.no_grad(), refused:
+        prediction.log_prob(torch.full_like(text, -1))

@@ -83,8 +83,7 @@ def linear_log_prob(
     `scored` belongs to these hidden vectors and weights, which must not change between calls. It keeps what a call without
     gradients computes for later calls with the same targets; with `learning` also for calls with gradients.
     """
-    if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
-        raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
+    _refuse_negative(targets, len(weight))
     dtype, targets = compute_dtype(hidden), targets.long()
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
@@ -97,6 +96,14 @@ def linear_log_prob(
     return scored.score(
         targets, dtype, lambda: _without_gradients(hidden, weight, bias, targets, dtype, rows, learning)
     )
+
+
+def _refuse_negative(targets: Tensor, types: int) -> None:
+    """Raise ValueError for a negative target, before an operation fails on it with an error that does not name it."""
+    if targets.is_cuda and torch.is_grad_enabled():
+        return  # a training step does not wait for the GPU
+    if targets.device.type in ("cpu", "cuda") and targets.numel() and targets.min() < 0:
+        raise ValueError(f"targets must be ids from 0 to {types - 1}, not {int(targets.min())}")
 
 
 def _without_gradients(
