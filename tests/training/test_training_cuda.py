@@ -5,49 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import ADVERSARIAL, checkpoints, with_model, with_settings, with_training
+from recorded import OTHER_CORES, VARIANTS
+from runs import checkpoints, with_model, with_training
 
 import backstory as bs
-from backstory.config import (
-    AuxiliarySoftmaxConfig,
-    GateConfig,
-    LSTMConfig,
-    MixtureConfig,
-    RewardConfig,
-    RunConfig,
-    SpanBufferConfig,
-)
+from backstory.config import LSTMConfig, RunConfig
 from backstory.evaluation import evaluate
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training.gradients import Recorded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 Train = Callable[..., dict]
-
-VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
-    "float32": lambda c: c,
-    "bfloat16": lambda c: with_training(c, precision="bfloat16"),
-    "averaged": lambda c: with_training(c, averaging="always"),
-    "adam, mixture": lambda c: with_model(
-        with_training(c, optimizer="adam", learning_rate=0.01, averaging="none"), head=MixtureConfig(experts=3)
-    ),
-    "span buffer": lambda c: with_model(
-        c, buffer=SpanBufferConfig(size=12, span=4, gate=GateConfig(reward=RewardConfig(weight=0.01)))
-    ),
-    "span buffer, grid": lambda c: with_model(
-        c, buffer=SpanBufferConfig(size=12, span=4, alignment="fixed", attention="bilinear")
-    ),
-    "span buffer, following words": lambda c: with_model(
-        c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", attention="linear")
-    ),
-    "pointer": lambda c: with_model(
-        c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", prediction="pointer", sentinel=True)
-    ),
-    "second softmax": lambda c: with_model(c, buffer=AuxiliarySoftmaxConfig()),
-    "adversarial, fine-tuned": lambda c: with_settings(with_training(c, epochs=1, finetune_epochs=1), ADVERSARIAL),
-    # Units of the published sizes take other kernels than tiny ones.
-    "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),
-}
 
 
 @pytest.fixture(params=VARIANTS)
@@ -63,6 +31,27 @@ def test_a_stopped_run_resumes_bit_for_bit(config: RunConfig, resumes_exactly: C
 def test_recorded_steps_are_the_eager_ones(
     most: int, config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    recorded_as_eager(most, config, quietly, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("name", OTHER_CORES)
+def test_other_cores_are_recorded_and_resume_bit_for_bit(
+    name: str,
+    tiny_config: RunConfig,
+    quietly: Train,
+    resumes_exactly: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    config = OTHER_CORES[name](with_training(tiny_config, device="cuda"))
+    resumes_exactly(config, 7)
+    recorded_as_eager(3, config, quietly, monkeypatch, tmp_path)
+
+
+def recorded_as_eager(
+    most: int, config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Train with at most so many recorded lengths, and without: the runs must be alike."""
     monkeypatch.setattr(Recorded, "MOST", most)  # with few, lengths that are recorded and others take turns
     quietly(config, tmp_path / "recorded")
     monkeypatch.setattr(Recorded, "MOST", 0)

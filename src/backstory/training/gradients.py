@@ -134,7 +134,8 @@ class Recorded:
     def __call__(self, text: Tensor, state: State, answer_mask: Tensor | None = None) -> tuple[Figures, State]:
         if text.shape not in self._recordings and len(self._recordings) >= self.MOST:
             # The gradients stay where the graphs write them.
-            torch._foreach_zero_([p.grad for p in self._eager.parameters if p.grad is not None])
+            if gradients := [p.grad for p in self._eager.parameters if p.grad is not None]:
+                torch._foreach_zero_(gradients)
             return self._eager.accumulate(text, state, answer_mask)
         if self._state is None:
             self._state = clone(state)
