@@ -574,6 +574,16 @@ def test_tensors_of_another_kind_are_refused(
         refused(quietly, config, tmp_path / "run", "does not fit")
 
 
+def test_a_run_of_another_device_is_refused(stopped: tuple[RunConfig, Path], quietly: Train) -> None:
+    """On a GPU a checkpoint holds the state of the GPU's generator as well."""
+    config, folder = stopped
+    newest = checkpoints(folder, "last")[0]
+    saved = read_checkpoint(newest)
+    random = saved.tensors["random"] | {"cuda": torch.zeros(16, dtype=torch.uint8)}
+    write_checkpoint(newest.parent, newest.name, saved.tensors | {"random": random}, saved.documents)
+    refused(quietly, config, folder, "this run was trained on a GPU, whose random numbers a CPU cannot continue")
+
+
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(
     stopped: tuple[RunConfig, Path], quietly: Train
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backstory.config import UserError
 from backstory.models import State, flatten
 from backstory.runs.run import check_tensors, weights
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
@@ -102,7 +103,15 @@ def unpack_average(average: WeightAverage, model: nn.Module, tensors: dict[str, 
 
 
 def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Restore the random-number generators. Raises ValueError for anything that is not their state."""
+    """Restore the random-number generators. Raises ValueError for anything that is not their state, and UserError for the state
+    of a training on another kind of device, which has other generators.
+    """
+    before, now = ("a GPU" if on_gpu else "a CPU" for on_gpu in ("cuda" in tensors, device.type == "cuda"))
+    if before != now:
+        raise UserError(
+            f"this run was trained on {before}, whose random numbers {now} cannot continue; resume it on {before}, or begin "
+            "another run with its weights (--init-from)"
+        )
     expected = {name.removeprefix("random/"): state for name, state in random_states(device).items()}
     check_tensors(tensors, expected, "random numbers")
     try:
