@@ -128,7 +128,8 @@ REMEDIES = {
 """Remedy by errno."""
 AGAIN = "give the same command again"
 _MEMORY = re.compile(
-    r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
+    r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread|failed to map segment"
+    r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
 
