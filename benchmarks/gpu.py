@@ -1,0 +1,235 @@
+"""Everything that needs a GPU, for the minutes that one has it: the CUDA tests first, then the benchmarks.
+
+    python benchmarks/gpu.py --minutes 9 --out gpu [--wheels wheels] [--data-dir data]
+    python benchmarks/gpu.py --minutes 9 --out dry --dry
+
+Each step is a process with a time limit of its own, and its log and figures are on disk before the next one starts:
+`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files. Nothing is installed, and no network is needed:
+packages that the machine lacks come as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU in their smallest
+sizes, where the tests are skipped. This file needs nothing but Python.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NEEDED = (
+    "filelock", "hypothesis", "jinja2", "matplotlib", "numpy", "pytest", "pytest_timeout", "rich", "safetensors", "torch",
+    "transformers", "tyro", "yaml",
+)  # fmt: skip
+TEST_SECONDS = 90
+"""Time limit of one test."""
+WORKERS = 8
+"""Processes that run tests side by side on the GPU."""
+RECIPES = ("ptb-small", "ptb-awd-lstm", "ptb-mos", "wikitext-2-awd-lstm", "ptb-dual-mogrifier", "ptb-awd-lstm-snb")
+LEAST = 10
+"""Seconds below which no step is started."""
+NOT_COLLECTED = (2, 3, 4)
+"""Exit codes of pytest that say nothing about the tests."""
+MACHINE = "import platform, torch; print(platform.python_version(), torch.__version__, torch.cuda.is_available())"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command with its time limit; OUT in it is the folder for its files."""
+
+    name: str
+    seconds: float
+    command: tuple[str, ...]
+
+
+def steps(dry: bool, data_dir: Path | None) -> list[Step]:
+    """Return the steps, those that matter most first."""
+    python, device = sys.executable, "cpu" if dry else "cuda"
+
+    def benchmark(name: str, seconds: float, *options: str, small: Sequence[str] = ()) -> Step:
+        out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
+        return Step(name, seconds, (python, f"benchmarks/{name}.py", *(small if dry else options), *out))
+
+    listed = [
+        Step("machine", 30, (python, "-c", MACHINE)),
+        Step("nvidia-smi", 20, ("nvidia-smi",)),
+        Step("tests", 240, tests()),
+        benchmark("training", 80, small=("--sizes", "S", "--steps", "1", "--precisions", "float32")),
+        Step(
+            "recipes",
+            100,
+            (python, "-m", "backstory", "benchmark", "--device", device, "--json", "--recipes", *RECIPES),
+        ),
+        benchmark("reading", 60, small=("--sizes", "S", "--blocks", "1", "--readers", "static", "dynamic-5")),
+        benchmark("context", 60, small=("--sizes", "S", "--turns", "1", "--targets", "4", "--tokens", "20")),
+        benchmark("cores", 60, small=("--turns", "2", "--precision", "float32")),
+        benchmark(
+            "span_buffer",
+            70,
+            "--buffers",
+            "256",
+            "2048",
+            "16384",
+            small=("--size", "S", "--buffers", "64", "--steps", "1"),
+        ),
+    ]
+    if dry:  # the published sizes take a CPU minutes
+        listed = [
+            Step(s.name, s.seconds, (*s.command[: -len(RECIPES)], RECIPES[0])) if s.name == "recipes" else s
+            for s in listed
+        ]
+    if data_dir is not None and not dry:
+        spend = (
+            "spend",
+            "base",
+            "--minutes",
+            "MINUTES",
+            "--only",
+            "awd-lstm",
+            "--skip-tests",
+            "--out",
+            "OUT/full-size",
+        )
+        listed.append(
+            Step("full-size", 3600, (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())))
+        )
+    return listed
+
+
+def tests(*options: str) -> tuple[str, ...]:
+    """Return the command that runs the tests which need a GPU; plugins that the machine happens to have stay out."""
+    files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_*_cuda.py"))]
+    mapped = "tests/interop/test_hf_loading.py::test_a_device_map_reads_the_same"
+    side_by_side = ["-p", "xdist.plugin", "-n", str(WORKERS)] if importlib.util.find_spec("xdist") else []
+    plugins = ["-p", "pytest_timeout", "-p", "no:cacheprovider", *side_by_side]
+    limit = [f"--timeout={TEST_SECONDS}", "-ra", "--tb=short", "--durations=20"]
+    return (sys.executable, "-m", "pytest", *plugins, *limit, *options, *files, mapped)
+
+
+# --- running them ---
+
+
+def missing(environment: dict[str, str]) -> list[str]:
+    """Return the packages that cannot be found."""
+    program = f"import importlib.util as u; print(*[n for n in {NEEDED!r} if u.find_spec(n) is None])"
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+def unpacked(wheels: Path, out: Path) -> Path:
+    """Unpack pure-Python wheels into a folder from which they can be imported."""
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(out)
+    return out
+
+
+def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> tuple[int | None, float]:
+    """Run a step with its output in `NAME.txt`; return its exit code (None if the time ran out) and how long it took.
+
+    Its processes are a group, of which nothing is left when it ends.
+    """
+    started = time.monotonic()
+    command = [part.replace("OUT", str(out)).replace("MINUTES", f"{0.9 * seconds / 60:.2f}") for part in step.command]
+    with (out / f"{step.name}.txt").open("w") as log:
+        try:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except OSError as error:
+            log.write(f"{error}\n")
+            return 127, 0.0
+        code: int | None = None
+        for wait, ending in ((seconds, signal.SIGTERM), (5, signal.SIGKILL)):
+            try:
+                done = process.wait(wait)
+                code = done if ending == signal.SIGTERM else None
+                break
+            except subprocess.TimeoutExpired:
+                _end(process.pid, ending)
+        _end(process.pid, signal.SIGKILL)  # what it started and left behind
+        process.wait()
+    return code, time.monotonic() - started
+
+
+def failures(log: Path) -> list[str]:
+    """Return the lines in which pytest names what failed; none for a step that was left out."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [f"  {line[:200]}" for line in lines if line.startswith(("FAILED ", "ERROR "))][:40]
+
+
+def _end(group: int, ending: signal.Signals) -> None:
+    try:
+        os.killpg(group, ending)
+    except ProcessLookupError:
+        return
+
+
+def pack(folder: Path, out: Path) -> None:
+    """Write all files of a folder into `gpu.tar.gz`, whole or not at all."""
+    with tarfile.open(out / "gpu.tar.gz.part", "w:gz") as archive:
+        archive.add(folder, "gpu")
+    (out / "gpu.tar.gz.part").replace(out / "gpu.tar.gz")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, required=True, help="all of the time")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--wheels", type=Path, help="folder of pure-Python wheels that the machine lacks")
+    parser.add_argument(
+        "--data-dir", type=Path, help="corpora; the minutes that are left train models of published sizes"
+    )
+    parser.add_argument("--only", nargs="+", help="names of steps; all by default")
+    parser.add_argument("--dry", action="store_true", help="on a CPU, in the smallest sizes")
+    args = parser.parse_args()
+    end = time.monotonic() + 60 * args.minutes
+    args.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "gpu"
+        folder.mkdir()
+        site = [] if args.wheels is None else [str(unpacked(args.wheels, Path(place) / "site"))]
+        paths = [str(ROOT / "src"), *site, os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
+            "MPLBACKEND": "agg",
+        }
+        if lacking := missing(environment):
+            print(f"this machine lacks {', '.join(lacking)}: bring them as wheels with --wheels", flush=True)
+            return 2
+        (args.out / "summary.txt").write_text("")
+        left = [step for step in steps(args.dry, args.data_dir) if args.only is None or step.name in args.only]
+        while left:
+            step = left.pop(0)
+            seconds = min(step.seconds, end - time.monotonic())
+            if seconds < LEAST:
+                line = f"{step.name:<12} left out: no time"
+            else:
+                code, took = run(step, folder, seconds, environment)
+                ended = "stopped at its limit" if code is None else f"exit code {code}"
+                last = (folder / f"{step.name}.txt").read_text(errors="replace").strip().splitlines()[-1:]
+                line = f"{step.name:<12} {took:>6.0f} s  {ended:<21} {''.join(last)[:150]}"
+                if step.name == "tests" and code in NOT_COLLECTED:  # a warning of this machine's packages, perhaps
+                    left.insert(0, Step("tests-lenient", step.seconds, tests("-W", "default")))
+            print(line, *failures(folder / f"{step.name}.txt"), sep="\n", flush=True)
+            with (args.out / "summary.txt").open("a") as summary:
+                summary.write(line + "\n")
+            shutil.copy(args.out / "summary.txt", folder)
+            pack(folder, args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""benchmarks/gpu.py: steps that fail or hang leave their logs, and the steps after them are run."""
+
+import importlib.util
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "missing", lambda environment: [])
+    return module
+
+
+def start(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *options: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--minutes", "1", "--out", str(out), *options])
+    return gpu.main()
+
+
+def programs(gpu: ModuleType, *sources: str) -> list:
+    return [gpu.Step(f"step{n}", 20.0, (sys.executable, "-c", source)) for n, source in enumerate(sources)]
+
+
+def test_every_step_leaves_its_log(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fails = "print('about to fail'); raise SystemExit(3)"
+    hangs = "import time; print('hangs', flush=True); time.sleep(60)"
+    writes = "open(r'OUT/figures.json', 'w').write('{}')"
+    steps = programs(gpu, fails, hangs, writes)
+    steps[1] = gpu.Step("step1", 1.0, steps[1].command)
+    steps.append(gpu.Step("absent", 20, ("no-such-program",)))
+    monkeypatch.setattr(gpu, "LEAST", 0.1)
+    monkeypatch.setattr(gpu, "steps", lambda dry, data_dir: steps)
+    assert start(gpu, monkeypatch, tmp_path) == 0
+    lines = (tmp_path / "summary.txt").read_text().splitlines()
+    assert ["exit code 3" in lines[0], "stopped at its limit" in lines[1], "exit code 0" in lines[2]] == [True] * 3
+    assert "exit code 127" in lines[3] and "no-such-program" in lines[3]
+    with tarfile.open(tmp_path / "gpu.tar.gz") as archive:
+        names = set(archive.getnames())
+        assert {"gpu/step0.txt", "gpu/step1.txt", "gpu/figures.json", "gpu/summary.txt"} <= names
+        log = archive.extractfile("gpu/step1.txt")
+        assert log is not None and log.read() == b"hangs\n"
+
+
+def test_tests_that_cannot_be_collected_are_run_once_more(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = [gpu.Step("tests", 20, (sys.executable, "-c", "raise SystemExit(2)"))]
+    monkeypatch.setattr(gpu, "steps", lambda dry, data_dir: steps)
+    monkeypatch.setattr(gpu, "tests", lambda *options: (sys.executable, "-c", f"print({options!r})"))
+    assert start(gpu, monkeypatch, tmp_path) == 0
+    assert "'-W', 'default'" in (tmp_path / "summary.txt").read_text().splitlines()[1]
+
+
+def test_what_the_machine_lacks_is_said_before_time_is_spent(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "missing", lambda environment: ["tyro"])
+    assert start(gpu, monkeypatch, tmp_path) == 2
+    assert capsys.readouterr().out == "this machine lacks tyro: bring them as wheels with --wheels\n"
+    assert not (tmp_path / "summary.txt").exists()
+
+
+def test_its_steps_name_what_is_there(gpu: ModuleType, tmp_path: Path) -> None:
+    for step in [*gpu.steps(False, tmp_path), *gpu.steps(True, None)]:
+        for part in step.command:
+            if part.startswith(("benchmarks/", "tests/")):
+                assert (SCRIPT.parents[1] / part.partition("::")[0]).is_file()
+    assert len([part for part in gpu.tests() if part.endswith("_cuda.py")]) == 3
