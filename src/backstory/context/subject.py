@@ -163,8 +163,12 @@ def _corpus_text(corpus: Dataset, options: ExamineOptions) -> _TextInMemory:
 
 
 def _ids_text(ids: np.ndarray, options: ExamineOptions) -> _TextInMemory:
-    """Return a text of token ids (N,) alone, the first of which is read before it. Raises UserError if it is too short."""
+    """Return a text of token ids (N,) alone, the first of which is read before it. Raises UserError if it cannot be read."""
     check_length(len(ids), options.maximum_context)
+    if ids.min() < 0:  # on a GPU an index from the end
+        raise UserError(
+            f"token ids must be 0 or above, not {ids.min()}; encode the text with the model's own vocabulary"
+        )
     text = AnnotatedText(ids, start=int(ids[0]))
     return _TextInMemory(text, "ids", types=int(ids.max()) + 1, description={"name": "token ids"})
 

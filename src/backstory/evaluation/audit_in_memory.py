@@ -38,17 +38,10 @@ def audit_in_memory(
 
 
 def token_ids(text: object) -> np.ndarray:
-    """Return a text that is token ids (N,). Raises UserError for anything else, and for negative ids.
-
-    A model on a GPU would read a negative one as an id counted from the end.
-    """
+    """Return a text that is token ids (N,). Raises UserError for anything else."""
     if not (isinstance(text, np.ndarray) and text.ndim == 1 and len(text) and np.issubdtype(text.dtype, np.integer)):
         raise UserError(
             f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {described(text)}; "
             "`vocabulary.encode(text)` gives ids"
-        )
-    if text.min() < 0:
-        raise UserError(
-            f"token ids must be 0 or above, not {text.min()}; encode the text with the model's own vocabulary"
         )
     return text

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+from rich.console import Console
+
 from backstory.config import TextConfig, plural
 from backstory.config.scores import advice
+from backstory.config.terminal import say
 from backstory.data import CORPORA, Dataset, unknown_share
 from backstory.data.overlap import overlaps
 from backstory.models import count_parameters, device_name
@@ -16,8 +19,14 @@ FEW_TOKENS = 100_000
 """Tokens of a split that are enough to score a model, whatever the share of the text that they are."""
 
 
-def announcement(trainer: Trainer, mode: Mode, choice: str | None) -> Iterator[str]:
-    """Yield the lines; `choice` is the one on the number of threads, and a resumed run's says where it goes on."""
+def announce_training(console: Console, trainer: Trainer, mode: Mode, choice: str | None) -> None:
+    """Print the lines; `choice` is the one on the number of threads."""
+    for line in _lines(trainer, mode, choice):
+        say(console, line)
+
+
+def _lines(trainer: Trainer, mode: Mode, choice: str | None) -> Iterator[str]:
+    """Yield the lines: of a resumed run also where it goes on."""
     dataset, ranks = trainer.dataset, trainer.ranks
     yield (
         f"{count_parameters(trainer.model):,} parameters, {len(dataset.splits['train'].ids):,} tokens of {dataset.corpus}, "

@@ -40,7 +40,7 @@ from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now
 from backstory.storage.run_files import run_name
-from backstory.training.announcement import announcement
+from backstory.training.announcement import announce_training
 from backstory.training.callbacks import Callbacks
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
@@ -122,8 +122,7 @@ def train(
 
         if trainer.progress.finished and not changed and _finished_result(trainer.folder):
             best_checkpoint(out)
-        for line in announcement(trainer, mode, choice):
-            say(console, line)
+        announce_training(console, trainer, mode, choice)
         # A run that was killed before its provenance told of the other run would be resumed without its weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
         trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
