@@ -69,7 +69,7 @@ def stopped_well(code: int, said: str, out: Path) -> Iterator[str]:
 
 def break_down(place: str, value: str, step: int) -> None:
     """At that step of this process's training something is not finite, and no update may follow."""
-    from backstory.training import loop
+    from backstory.training import loop, validation_reading
 
     number = float(value)
     original, updates = loop.Trainer._step, [0]
@@ -91,7 +91,7 @@ def break_down(place: str, value: str, step: int) -> None:
 
     loop.Trainer._step = stepped  # type: ignore[method-assign]
     if place == "validation":
-        reading = loop.StreamReading
+        reading = validation_reading.StreamReading
 
         def broken(reader: Any, *arguments: Any, **options: Any) -> Any:
             if updates[0] >= step:
@@ -99,4 +99,4 @@ def break_down(place: str, value: str, step: int) -> None:
                     reader.model.head.bias.fill_(number)
             return reading(reader, *arguments, **options)
 
-        loop.StreamReading = broken  # type: ignore[assignment,misc]
+        validation_reading.StreamReading = broken  # type: ignore[assignment,misc]
