@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figures import write
+from gpu import cuda_tests
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +36,6 @@ SETTLED = 0.4
 """Share of a training's log lines that are left out of its speed: start, compilation and warm-up."""
 READING_SHARE = 0.25
 """Share of the time that is kept for readings, validation of the last epoch, and packing."""
-CUDA_TESTS = (
-    "tests/models/test_models_cuda.py",
-    "tests/training/test_training_cuda.py",
-    "tests/evaluation/test_reading_cuda.py",
-)
 
 
 # --- a GPU for some minutes ---
@@ -100,7 +96,7 @@ def _backstory(arguments: Sequence[str], capture: bool = False, check: bool = Tr
 
 def _cuda_tests(log: Path, seconds: float) -> None:
     """Run the tests that need a GPU, for a limited time, into a log; their last line is printed."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *CUDA_TESTS]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *cuda_tests()]
     with log.open("w") as file:
         try:
             subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds)

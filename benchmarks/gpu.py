@@ -53,6 +53,8 @@ class Step:
 def steps(dry: bool, data_dir: Path | None) -> list[Step]:
     """Return the steps, those that matter most first."""
     python, device = sys.executable, "cpu" if dry else "cuda"
+    recipes = RECIPES[:1] if dry else RECIPES  # the published sizes take a CPU minutes
+    buffers = ("--buffers", "256", "2048", "16384")
 
     def benchmark(name: str, seconds: float, *options: str, small: Sequence[str] = ()) -> Step:
         out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
@@ -66,26 +68,13 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         Step(
             "recipes",
             100,
-            (python, "-m", "backstory", "benchmark", "--device", device, "--json", "--recipes", *RECIPES),
+            (python, "-m", "backstory", "benchmark", "--device", device, "--json", "--recipes", *recipes),
         ),
         benchmark("reading", 60, small=("--sizes", "S", "--blocks", "1", "--readers", "static", "dynamic-5")),
         benchmark("context", 60, small=("--sizes", "S", "--turns", "1", "--targets", "4", "--tokens", "20")),
         benchmark("cores", 60, small=("--turns", "2", "--precision", "float32")),
-        benchmark(
-            "span_buffer",
-            70,
-            "--buffers",
-            "256",
-            "2048",
-            "16384",
-            small=("--size", "S", "--buffers", "64", "--steps", "1"),
-        ),
+        benchmark("span_buffer", 70, *buffers, small=("--size", "S", "--buffers", "64", "--steps", "1")),
     ]
-    if dry:  # the published sizes take a CPU minutes
-        listed = [
-            Step(s.name, s.seconds, (*s.command[: -len(RECIPES)], RECIPES[0])) if s.name == "recipes" else s
-            for s in listed
-        ]
     if data_dir is not None and not dry:
         spend = (
             "spend",
@@ -106,12 +95,16 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
 
 def tests(*options: str) -> tuple[str, ...]:
     """Return the command that runs the tests which need a GPU; plugins that the machine happens to have stay out."""
-    files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_*_cuda.py"))]
-    mapped = "tests/interop/test_hf_loading.py::test_a_device_map_reads_the_same"
     side_by_side = ["-p", "xdist.plugin", "-n", str(WORKERS)] if importlib.util.find_spec("xdist") else []
     plugins = ["-p", "pytest_timeout", "-p", "no:cacheprovider", *side_by_side]
     limit = [f"--timeout={TEST_SECONDS}", "-ra", "--tb=short", "--durations=20"]
-    return (sys.executable, "-m", "pytest", *plugins, *limit, *options, *files, mapped)
+    return (sys.executable, "-m", "pytest", *plugins, *limit, *options, *cuda_tests())
+
+
+def cuda_tests() -> list[str]:
+    """Return the tests that need a GPU, as pytest takes them in the root of the repository."""
+    files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_*_cuda.py"))]
+    return [*files, "tests/interop/test_hf_loading.py::test_a_device_map_reads_the_same"]
 
 
 # --- running them ---

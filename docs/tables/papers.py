@@ -81,7 +81,7 @@ KINDS: dict[str, Callable[[str], Table]] = {
 
 
 def suites_and_costs() -> Table:
-    """Every packaged suite: its title, its runs and their stated time at both scales, and how many have a result here."""
+    """The packaged suites: their titles, their runs with the stated time at both scales, and how many have a result here."""
     rows = []
     for name in suite_names():
         suite, cells = load(name), []

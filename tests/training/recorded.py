@@ -141,10 +141,10 @@ class Capture(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 written = args[number] if number < len(args) else options.get(argument.name)
                 self.overwritten += [(tensor.detach(), tensor.clone()) for tensor in _tensors(written)]
-        kept = pytree.tree_map_only(Tensor, Tensor.detach, (args, options))  # of the shape that they have now
+        inputs = pytree.tree_map_only(Tensor, Tensor.detach, (args, options))  # of the shape that they have now
         result = function(*args, **options)
         if name not in RESHAPES:
-            self.graph.operations.append((function, *kept, [tensor.detach() for tensor in _tensors(result)]))
+            self.graph.operations.append((function, *inputs, [tensor.detach() for tensor in _tensors(result)]))
         return result
 
     @torch.no_grad()

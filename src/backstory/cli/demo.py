@@ -38,7 +38,7 @@ class DemoArguments:
 def main(arguments: Sequence[str]) -> int:
     args = parse(DemoArguments, arguments, "demo")
     mode = train.run_mode(args.resume, args.overwrite)
-    with _interruption_of_its_own(args):
+    with _explained_interruption(args):
         _run(args, mode)
     return 0
 
@@ -97,7 +97,7 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
 
 
 @contextmanager
-def _interruption_of_its_own(args: DemoArguments) -> Iterator[None]:
+def _explained_interruption(args: DemoArguments) -> Iterator[None]:
     """Let the message of a signal name the command that goes on with the demo. Raises Stopped."""
     try:
         yield

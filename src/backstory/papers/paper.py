@@ -125,7 +125,7 @@ class PaperFile:
     runs: int | None = None
     """Trained models, with a seed each, that its values are means of; null if the paper does not say."""
     tagger: str = ""
-    """What tags the words in its examinations."""
+    """Tagger of the words in its examinations."""
     columns: dict = field(default_factory=dict)
     """Columns that most of its tables have, by the end of a value's name."""
     tables: tuple[PublishedTable, ...] = ()
