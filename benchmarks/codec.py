@@ -58,8 +58,9 @@ from backstory.evaluation.opening import read_text
 from backstory.models import build_model
 from backstory.runs.run import Run, open_run
 from backstory.storage.checkpoint import newest_checkpoint
-from backstory.storage.manifest import BEST, CHECKPOINTS
+from backstory.storage.manifest import BEST
 from backstory.storage.provenance import commit
+from backstory.storage.run_files import CHECKPOINTS
 
 PPM = PPMSettings(6, "d", 0.85)
 """The best of those that benchmarks/counting.py tries on the second million bytes of enwik8."""

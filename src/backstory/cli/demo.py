@@ -153,7 +153,7 @@ def _began_with(folder: Path, other: Path) -> bool:
     """Return True if a run was initialised from the weights that another one has now."""
     from backstory.results import result_or_none
     from backstory.runs.run_folder import RunFolder
-    from backstory.storage.provenance import RESULT
+    from backstory.storage.run_files import RESULT
     from backstory.training.resuming import INIT_FROM, first_provenance
 
     begun, trained = first_provenance(RunFolder(folder)).get(INIT_FROM), result_or_none(other / RESULT)

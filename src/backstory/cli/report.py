@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
     if page := next((run for run in args.runs if run.suffix in ENDINGS and not run.is_dir()), None):
         raise UserError(f"{page} is not a run folder; the file to write is given as `--out {pasted(page)}`")
-    from backstory.storage.provenance import RESULT
+    from backstory.storage.run_files import RESULT
 
     folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
     for folder in folders:

@@ -41,7 +41,8 @@ from backstory.results.examination_record import (
 )
 from backstory.results.result_file import OtherFigures, Result, result_at, write_result
 from backstory.storage.atomic import write_atomically
-from backstory.storage.provenance import RESULT, check_place
+from backstory.storage.provenance import check_place
+from backstory.storage.run_files import RESULT
 
 # --- figures ---
 

@@ -34,7 +34,8 @@ from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
 from backstory.results.result_file import Result, result_or_none, write_result
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_apart, within
-from backstory.storage.provenance import RESULT, check_place
+from backstory.storage.provenance import check_place
+from backstory.storage.run_files import RESULT
 
 
 @checked()

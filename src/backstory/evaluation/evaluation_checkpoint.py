@@ -18,7 +18,7 @@ from backstory.runs.run import ChangedRun
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 
 SAVED = {
     "leg": str,

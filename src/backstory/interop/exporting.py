@@ -20,8 +20,7 @@ from backstory.reports.tables import escape_markdown
 from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import TEMPORARY, check_writable
-from backstory.storage.provenance import RESULT
-from backstory.storage.run_files import check_outside_runs
+from backstory.storage.run_files import RESULT, check_outside_runs
 
 if TYPE_CHECKING:
     from backstory.interop.modeling import BackstoryForCausalLM

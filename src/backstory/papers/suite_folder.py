@@ -21,7 +21,8 @@ from backstory.runs.run_folder import RunFolder
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK
-from backstory.storage.provenance import RESULT, check_place
+from backstory.storage.provenance import check_place
+from backstory.storage.run_files import RESULT
 from backstory.training.resuming import INIT_FROM
 
 AGAIN = "--again"

@@ -15,7 +15,7 @@ from backstory.results.common import ProvenanceRecord
 from backstory.results.run_results import read_epochs
 from backstory.results.suite_run_record import RunRecord
 from backstory.storage.lock import held
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")

@@ -25,7 +25,8 @@ from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import AGAIN, Json, JsonObject, Name, Record, WrongValue, convert
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import parse
-from backstory.storage.provenance import RESULT, SCHEMA
+from backstory.storage.provenance import SCHEMA
+from backstory.storage.run_files import RESULT
 
 F = TypeVar("F", bound=Figures, covariant=True)
 W = TypeVar("W", bound=Figures)

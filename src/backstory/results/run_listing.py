@@ -20,7 +20,7 @@ from backstory.results.training_record import TrainingFigures
 from backstory.storage.documents import parse
 from backstory.storage.lock import held
 from backstory.storage.manifest import LARGEST_HEADER
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 
 State = Literal["finished", "stopped", "running", "damaged"]
 DEEPEST = 3

@@ -31,7 +31,7 @@ from backstory.results.training_record import EpochRecord, StepsRecord, Training
 from backstory.results.validation import Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.manifest import best_file
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Figures)

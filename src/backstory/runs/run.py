@@ -30,9 +30,8 @@ from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, has_fields
-from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
-from backstory.storage.provenance import RESULT
-from backstory.storage.run_files import run_name
+from backstory.storage.manifest import BEST, WEIGHTS_FILE, still_holds
+from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, options)` for models that are no run folders, by the prefix of their names."""

@@ -37,9 +37,9 @@ from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
-from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE
-from backstory.storage.provenance import RESULT, now
-from backstory.storage.run_files import run_name
+from backstory.storage.manifest import BEST, WEIGHTS_FILE
+from backstory.storage.provenance import now
+from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
 from backstory.training.announcement import announce_training
 from backstory.training.callbacks import Callbacks
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events

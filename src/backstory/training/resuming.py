@@ -14,7 +14,7 @@ from backstory.runs.run import check_tensors, load_run, load_weights, weights
 from backstory.runs.run_folder import RunFolder, trained_with
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 from backstory.training.events import check_log
 from backstory.training.loop import Trainer
 from backstory.training.progress import Progress

@@ -27,7 +27,8 @@ from backstory.results.result_file import write_result
 from backstory.results.search_record import AGAIN, COMPLETE, PRUNED, ParameterRecord, TrialRecord
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
-from backstory.storage.provenance import RESULT, command, commit, now, versions
+from backstory.storage.provenance import command, commit, now, versions
+from backstory.storage.run_files import RESULT
 from backstory.tuning import space as spaces
 from backstory.tuning.space import Parameter
 from backstory.tuning.sweep_storage import (

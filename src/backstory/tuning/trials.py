@@ -19,7 +19,7 @@ from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.results import TrainingFigures, result_or_none
 from backstory.results.run_results import read_epochs
 from backstory.storage.atomic import write_atomically
-from backstory.storage.provenance import RESULT
+from backstory.storage.run_files import RESULT
 from backstory.tuning.space import Parameter, Value, draw
 from backstory.tuning.sweep_storage import SweepFolder, set_sampler
 

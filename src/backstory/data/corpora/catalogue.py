@@ -16,7 +16,7 @@ from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
-from backstory.storage.manifest import CHECKPOINTS
+from backstory.storage.run_files import CHECKPOINTS
 
 NAMED = 3
 """Files that a message lists by name."""
