@@ -32,7 +32,8 @@ from backstory.readers.adaptive_counts import (
     CountedTexts,
     Smoothing,
 )
-from backstory.readers.counting import CountingReader, CountingScorer, Counts, FixedNgrams, ngram_counts_of, ppm_counts
+from backstory.readers.counting import CountingReader, FixedNgrams, ngram_counts_of, ppm_counts
+from backstory.readers.interpolating import Source, WeightScorer
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts
 from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import load_run
@@ -48,7 +49,7 @@ def words(count: int, seed: int, types: int = TYPES) -> np.ndarray:
     return np.minimum(drawn, types - 1).astype(np.uint16)
 
 
-def tables_of(counts: Counts, ids: np.ndarray, block: int) -> np.ndarray:
+def tables_of(counts: Source, ids: np.ndarray, block: int) -> np.ndarray:
     """Read a text (N,) block by block; return the distributions (N, V), each checked against the cheap path."""
     inputs, tables = np.concatenate([[FIRST], ids[:-1]]).astype(np.int64), []
     counts.start(1)
@@ -193,8 +194,8 @@ def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) ->
     one.start(1)
     read_step(one, begun)
     readers = [one, copied(one), one.fork()]
-    assert isinstance(one.counts, AdaptiveCounts)
-    assert all(other.counts._texts is one.counts._texts for other in readers)
+    assert isinstance(one.source, AdaptiveCounts)
+    assert all(other.source._texts is one.source._texts for other in readers)
     # In turns, so that each moves the shared counts away from where the others are.
     tables = [[read_step(reader, text[part]) for reader, text in zip(readers, later, strict=True)] for part in (0, 1)]
     for number, text in enumerate(later):
@@ -278,14 +279,14 @@ def _scores(reader: StaticReader, ids: np.ndarray) -> list[torch.Tensor]:
 def test_one_reading_scores_every_setting() -> None:
     model, ids = lstm(), words(60, 3)
     values = {"order": (0, 2), "escape": ("c", "d"), "weight": (0.0, 0.2, 1.0)}
-    scorer = CountingScorer(values, PPMSettings, lambda setting: ppm_counts(setting, TYPES))
+    scorer = WeightScorer(values, PPMSettings, lambda setting: ppm_counts(setting, TYPES))
     tried = score_grid(scorer, StaticReader(model), ids, FIRST)
     assert len(tried) == 12
     for setting, nats in tried:
         reader = CountingReader(StaticReader(model), setting, ppm_counts(setting, TYPES))
         assert nats == pytest.approx(read(reader, ids, FIRST).nats, rel=1e-5)
     with pytest.raises(UserError, match="weight must be"):
-        CountingScorer({"weight": (1.5,)}, PPMSettings, lambda setting: ppm_counts(setting, TYPES))
+        WeightScorer({"weight": (1.5,)}, PPMSettings, lambda setting: ppm_counts(setting, TYPES))
 
 
 def test_a_run_counts_its_own_training_text(tiny_run: Path, tmp_path: Path) -> None:

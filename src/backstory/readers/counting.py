@@ -3,11 +3,9 @@
 P(w) = (1 - lambda) P_inner(w) + lambda P_counts(w)
 """
 
-import copy
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,84 +14,30 @@ from torch import Tensor
 from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
-from backstory.models import Interpolation, Prediction
 from backstory.models.prediction import scored_once, steps_at
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
-from backstory.readers.base import Block, Reader, WrappingReader
-from backstory.readers.kind import BuildContext, ReaderKind, joined
+from backstory.readers.base import Reader
+from backstory.readers.interpolating import InterpolatingReader, Source, WeightScorer
+from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
 
 Settings = NgramSettings | PPMSettings
-WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
-"""The shares of a mixture that are tried."""
 ORDERS, DISCOUNTS = (2, 3, 4, 6), (0.5, 0.8)
 """Of PPM, the lengths of contexts and the discounts that are tried."""
 
 
-class Counts(Protocol):
-    """Predictions from counts for B texts, without a model."""
-
-    def start(self, batch_size: int) -> None:
-        """Begin `batch_size` texts."""
-
-    def predict(self, tokens: Tensor) -> Prediction:
-        """Return the prediction at each position of the block tokens (B, T)."""
-        ...
-
-    def observe(self, targets: Tensor) -> None:
-        """Take the targets (B, T) of the block as read."""
-
-    def snapshot(self) -> Any:
-        """Return a copy of everything that reading has changed."""
-
-    def restore(self, snapshot: Any) -> None:
-        """Restore a snapshot, which stays usable."""
-
-
-class CountingReader(WrappingReader):
-    """Any reader with the prediction of counts mixed in, by a weight that is the same everywhere."""
-
-    interpolates = True
+class CountingReader(InterpolatingReader):
+    """Any reader with the prediction of counts mixed in."""
 
     @checked()
     def __init__(
-        self, inner: Reader, settings: Settings, counts: Counts, facts: Mapping[str, Any] | None = None
+        self, inner: Reader, settings: Settings, counts: Source, facts: Mapping[str, Any] | None = None
     ) -> None:
         """`facts` are what results record of the counts. Raises UserError for settings out of range."""
         kind = "ngram" if isinstance(settings, NgramSettings) else "ppm"
-        super().__init__(inner, kind)
-        self.settings, self.counts = conforming(settings, f"the reader {kind}"), counts
-        self.adapts, self._facts = isinstance(counts, AdaptiveCounts), dict(facts or {})
-
-    def start(self, batch_size: int) -> None:
-        super().start(batch_size)
-        self.counts.start(batch_size)
-
-    def predict(self, tokens: Tensor) -> Interpolation:
-        p, weight = self.inner.predict(tokens), self.settings.weight
-        q = replace(self.counts.predict(tokens), activations=p.activations)
-        gates = torch.tensor([weight, 1 - weight], dtype=torch.float32, device=tokens.device).log()
-        return Interpolation(p.activations, p, q, gates.repeat(*tokens.shape, 1))
-
-    def observe(self, targets: Tensor) -> None:
-        super().observe(targets)
-        self.counts.observe(targets)
-
-    def snapshot(self) -> Any:
-        return super().snapshot(), self.counts.snapshot()
-
-    def restore(self, snapshot: Any) -> None:
-        super().restore(snapshot[0])
-        self.counts.restore(snapshot[1])
-
-    def fork(self) -> Self:
-        other = copy.copy(self)
-        other.inner = self.inner.fork()
-        other.counts = copy.copy(self.counts)
-        return other
-
-    def facts(self) -> dict[str, Any]:
-        return self._facts
+        self.settings = conforming(settings, f"the reader {kind}")
+        super().__init__(inner, kind, counts, settings.weight, facts)
+        self.adapts = isinstance(counts, AdaptiveCounts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,43 +96,7 @@ class FixedNgrams:
         self._recent = self._next = snapshot.cpu().clone()
 
 
-class CountingScorer:
-    """Scores every weight, for counts of several kinds, from one reading with the reader inside."""
-
-    def __init__(
-        self, values: Mapping[str, Sequence[Any]], kind: type[Settings], make: Callable[[Any], Counts]
-    ) -> None:
-        """`values` to try of each setting; `make` begins counts with some settings. Raises UserError out of range."""
-        self.weights, rest = values["weight"], {name: tried for name, tried in values.items() if name != "weight"}
-        for weight in self.weights:
-            conforming(kind(weight=weight), "the grid")
-        points = (kind(**dict(zip(rest, point, strict=True))) for point in itertools.product(*rest.values()))
-        self.points = [conforming(point, "the grid") for point in points]
-        self.counts = [make(point) for point in self.points]
-        for counts in self.counts:
-            counts.start(1)
-        self._inner: list[Tensor] = []
-        self._scores: list[list[Tensor]] = [[] for _ in self.points]
-
-    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        self._inner.append(log_prob[0])
-        for counts, scores in zip(self.counts, self._scores, strict=True):
-            scores.append(counts.predict(block.tokens).log_prob(block.targets)[0])
-            counts.observe(block.targets)
-
-    def scores(self) -> list[tuple[Settings, float]]:
-        inner, tried = joined(self._inner), []
-        for point, scores in zip(self.points, self._scores, strict=True):
-            own = joined(scores)
-            for weight in self.weights:
-                log_q, log_p = torch.tensor([weight, 1 - weight], dtype=torch.float64).log()
-                tried.append(
-                    (replace(point, weight=weight), -torch.logaddexp(inner + log_p, own + log_q).mean().item())
-                )
-        return tried
-
-
-def ngram_counts_of(counts: NgramCounts, settings: NgramSettings) -> Counts:
+def ngram_counts_of(counts: NgramCounts, settings: NgramSettings) -> Source:
     """Return predictions from n-grams that were counted, which go on counting if they are `online`."""
     if not settings.online:
         return FixedNgrams(counts)
@@ -211,18 +119,18 @@ def _build_ngram(context: BuildContext, settings: NgramSettings) -> CountingRead
     return CountingReader(context.wrapped(), settings, ngram_counts_of(counts, settings), facts)
 
 
-def _ngram_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> CountingScorer:
-    def make(settings: NgramSettings) -> Counts:
+def _ngram_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> WeightScorer:
+    def make(settings: NgramSettings) -> Source:
         return ngram_counts_of(context.ngrams(settings.order, settings.across_lines), settings)
 
-    return CountingScorer({"weight": WEIGHTS} | dict(values), NgramSettings, make)
+    return WeightScorer(values, NgramSettings, make)
 
 
-def _ppm_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> CountingScorer:
-    types, tried = context.wrapped().model.vocabulary_size, {"weight": WEIGHTS, "order": ORDERS, **values}
+def _ppm_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> WeightScorer:
+    types, tried = context.wrapped().model.vocabulary_size, {"order": ORDERS, **values}
     if values.get("escape", ["d"]) == ["d"]:
         tried = {"discount": DISCOUNTS} | tried
-    return CountingScorer(tried, PPMSettings, lambda settings: ppm_counts(settings, types))
+    return WeightScorer(tried, PPMSettings, lambda settings: ppm_counts(settings, types))
 
 
 NGRAM = ReaderKind(
