@@ -188,7 +188,7 @@ class RewardConfig:
     power: float = between(5.0, 0.0, above=True)
     """kappa"""
     ceiling: float = between(10.0, 0.0, above=True)
-    """a, the largest ratio that counts."""
+    """a, the largest (q / p)^kappa that counts."""
     baseline: float = between(1.0, 0.0)
     """b"""
     slope: float = between(3.0, 0.0)
