@@ -1,4 +1,4 @@
-"""The auxiliary prediction q beside the head's p, and the gate between them (span-based neural buffer, eqs. 9, 10 and 14).
+"""The auxiliary prediction q beside the head's p, and the gate between them (span-based neural buffer, eqs. 8 to 10 and 14).
 
 (1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T). `SpanBuffer` predicts q from memory, and its control
 `AuxiliarySoftmax` without memory.

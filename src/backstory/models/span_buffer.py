@@ -1,7 +1,8 @@
 """The span-based neural buffer (Li et al. 2020, eqs. 4 to 7): attention over spans of earlier states, for q.
 
-A span of L words from i - L + 1 to i is the difference of two states, s_i = h_i - h_{i-L+1}; m = B / L of them tile the B words
-before the present one. States are stored raw, as they were when they were read, and detached from segment to segment.
+A span of L words from i - L + 1 to i is the difference of two states, s_i = h_i - h_{i-L+1}, both of which have read its first
+word; m = B / L of them tile the B words before the present one. States are stored raw, as they were when they were read, and
+detached from segment to segment.
 """
 
 from dataclasses import dataclass
