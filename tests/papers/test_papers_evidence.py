@@ -1,6 +1,7 @@
 """The table of evidence covers every row, figure and claim of the papers, and a run by another protocol never says "no"."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
     said = next(item.published for item in buffers.items if "two points" in item.sentence)
     numbers = len(gains) - len(below), len(gains), below[0], below[-1]
     assert said == "in {} of the {} cells of its tables; the others have {} to {}".format(*numbers)
+    reductions = []
+    for corpus in ("ptb", "wikitext-2"):
+        printed = [buffers.values[f"{corpus}-awd-lstm-{column}"].value for column in columns]
+        with_buffer = [buffers.values[f"{corpus}-awd-lstm-snb-{column}"].value for column in columns]
+        valid, test, *dynamic = (f"{one - other:.2f}" for one, other in zip(printed, with_buffer, strict=True))
+        reductions += [valid, dynamic[0], test, dynamic[1]]
+    said = next(item.published for item in buffers.items if "5.53/5.68" in item.sentence)
+    assert re.findall(r"\d\.\d\d", said) == reductions
     plain = [
         dual.values[f"ptb-{module}-test"].value - dual.values[f"ptb-dual-{module}-test"].value
         for module in ("lstm", "dlstm", "mdlstm")
