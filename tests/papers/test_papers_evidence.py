@@ -230,6 +230,12 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
         "settings of Penn Treebank": lambda c: c.text.corpus == "wikitext-2" and c.model.head.adversarial > 0,
         "paper counts 206 symbols": lambda c: c.text.corpus == "enwik8",
         "masks": lambda c: c.model.core.kind == "mdm",
+        "rotary positions": lambda c: c.model.core.kind == "transformer" and c.model.core.positions == "rotary",
+        "no dropout": lambda c: (
+            c.text.corpus == "ptb-char-50"
+            and c.model.core.kind in ("lstm", "transformer")
+            and c.model.core.layer_dropout == 0
+        ),
     }
     seen = set()
     for name in (name for name in names() if set(load(name).papers) & set(PAPERS)):
