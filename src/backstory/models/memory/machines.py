@@ -280,6 +280,7 @@ class NeuralComputer(Machine):
         if parts.allocation_gate is not None:
             assert state.usage is not None and retention is not None
             # u = (u + w - u o w) o psi; w = g (a allocation + (1 - a) content)
+            # No gradient through w, as in DeepMind's code; the published equations have it.
             written_before = state.write_weights.detach()
             usage = (state.usage + written_before * (1 - state.usage)) * retention
             write = parts.allocation_gate * allocation_weights(usage) + (1 - parts.allocation_gate) * write
