@@ -55,11 +55,8 @@ def systems() -> Iterator[tuple[str, str, ModelConfig]]:
             content = replace(core, link=False, allocation=False)
             others = {f"{run.system}, content alone": content}
             for reading in run.readings:
-                if reading.addressing is not None and reading.addressing.endswith(":strict"):
-                    localized, window = (
-                        reading.addressing,
-                        reading.addressing.replace("localized", "window")[: -len(":strict")],
-                    )
+                if (localized := reading.addressing) is not None and f"{run.system}, {localized}" in PUBLISHED:
+                    window = localized.replace("localized", "window").removesuffix(":strict")
                     others[f"{run.system}, {localized}"] = replace(core, addressing=localized)
                     others[f"{run.system}, {window}"] = replace(content, addressing=window)
             for name, changed in others.items():
