@@ -5,10 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tiers import fast_then_full, several
 
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_dict
+from backstory.models import Activations, Softmax
+from backstory.training import Likelihood
 from backstory.tuning import space as spaces
 from backstory.tuning.space import Parameter, Space, draw, lookup, parameters, warn_ignored
 
@@ -230,6 +233,17 @@ def test_a_condition_on_what_the_recipe_fixes_holds_or_does_not() -> None:
 def test_packaged_spaces_fit_the_recipes_they_name(space: str, recipe: str) -> None:
     found = parameters(spaces.load(space), recipes.load(recipe), f"space {space}")
     assert len(found) >= 6 and all(spaces.load(name).title for name in spaces.names())
+
+
+def test_the_activation_l2_of_table_1_is_the_sum_of_keras() -> None:
+    """Keras adds lambda times the sum over steps and units, divided by the batch size; activation_l2 weighs their mean."""
+    torch.manual_seed(0)
+    h, targets = torch.randn(3, 25, 850), torch.zeros(3, 25, dtype=torch.long)
+    prediction = Softmax(Activations(h, (h,), h, h, h), h, torch.zeros(2, 850), None)
+    printed = (0.0, 1e-6, 1e-5)
+    for strength, weight in zip(printed, spaces.load("dual").settings["training.activation_l2"]["choice"], strict=True):
+        added = Likelihood(weight)(prediction, targets)[0] - Likelihood()(prediction, targets)[0]
+        torch.testing.assert_close(added, strength * h.square().sum() / len(h), rtol=1e-4, atol=0)
 
 
 def test_a_setting_is_given_or_searched() -> None:
