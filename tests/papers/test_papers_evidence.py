@@ -226,6 +226,8 @@ def test_an_item_about_several_systems_costs_all_of_them(rows: list[EvidenceRow]
 def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
     of_settings = {
         "lower case": lambda c: c.text.lowercase,
+        "one for all steps": lambda c: c.training.optimizer == "nadam" and c.model.embedding.dropout == 0,
+        "begin as in Keras": lambda c: c.training.optimizer == "nadam" and c.model.core.kind in ("lstm", "mogrifier"),
         "eq. 8 applies one matrix": lambda c: c.model.buffer.kind == "span-buffer" and c.model.head.kind == "mixture",
         "settings of Penn Treebank": lambda c: c.text.corpus == "wikitext-2" and c.model.head.adversarial > 0,
         "paper counts 206 symbols": lambda c: c.text.corpus == "enwik8",
