@@ -1,6 +1,7 @@
 """The softmax trained against the worst shift of the target's weights: against logits that are written out and shifted."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,8 +25,9 @@ def naive_row(
     """log p of one target by one softmax, and the same after its logit was lowered: from all the logits, hidden (D,)."""
     logits = weight @ hidden + (0 if bias is None else bias)
     own = weight[target]
-    shift = (epsilon * own.norm() * hidden.norm()).item() if torch.dot(own, hidden) > 0 else 0.0
-    lowered = logits - shift * torch.eye(len(weight), dtype=weight.dtype)[target]
+    # The worst change of the target's weights is a constant; the state that it is multiplied by is not.
+    worst = (-epsilon * own.norm() * hidden / hidden.norm()).detach() * (torch.dot(own, hidden) > 0)
+    lowered = logits + torch.dot(worst, hidden) * torch.eye(len(weight), dtype=weight.dtype)[target]
     return torch.log_softmax(logits, 0)[target], torch.log_softmax(lowered, 0)[target]
 
 
@@ -110,6 +112,21 @@ def test_nothing_in_the_ball_lowers_the_logit_further(seed: int, epsilon: float)
     assert shift.item() == (pytest.approx((-worst @ hidden).item()) if logit > 0 else 0)
     inside = torch.nn.functional.normalize(torch.randn(50, 4, dtype=torch.float64)) * radius
     assert ((weight[0] + inside) @ hidden >= logit + worst @ hidden - 1e-12).all()
+
+
+@pytest.mark.parametrize("make", [softmax, mixture])
+def test_the_gradient_of_a_state_is_that_of_the_worst_loss(make) -> None:
+    """Danskin's theorem: by finite differences, in which the worst change follows the state."""
+    torch.manual_seed(0)
+    head, targets = make(BATCH, TIME), torch.randint(TYPES, (BATCH, TIME))
+    name = "hidden" if isinstance(head, Softmax) else "latents"
+    vectors = getattr(head, name).detach().requires_grad_()
+    assert vectors.dtype == torch.float64
+
+    def loss(moved: Tensor) -> Tensor:
+        return replace(head, **{name: moved}).shifted_log_prob(targets, 0.5)[1]
+
+    assert torch.autograd.gradcheck(loss, (vectors,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
