@@ -12,7 +12,7 @@ Normalization = Literal["weights", "tensors"]
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Settings of a neural cache; the defaults are the published ones of Penn Treebank."""
+    """Settings of a neural cache; the defaults are those of AWD-LSTM's code for Penn Treebank."""
 
     window: int = between(500, 1)
     """Pairs of state and word in the cache."""
