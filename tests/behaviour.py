@@ -38,7 +38,8 @@ MODELS = {
     "second": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind auxiliary-softmax",
 }
 STACKS = (
-    *(name for name in READERS if name not in ("shuffled-buffer", "mixture")),
+    *(name for name in READERS if name not in ("shuffled-buffer", "mixture", "ensemble")),
+    "ensemble:runs=mixture",
     "dynamic+cache",
     "ngram+ppm+mixture",
 )

@@ -55,6 +55,10 @@ MISTAKES = [
     ("train nope", r"^there is no recipe 'nope'; `backstory ls recipes` lists them$"),  # no name is near
     ("evaluate run stdlib", r"no file 'stdlib', which is the name of a corpus; leave it out to read the run's own"),
     ("evaluate hf:gpt2 stdlib", r"no file 'stdlib', which is the name of a corpus; give --corpus stdlib$"),
+    (
+        "evaluate run --text good.txt",
+        r"^there is no flag --text; the text follows the run: `backstory evaluate RUN \[TEXT\]`$",
+    ),
     ("evaluate run --collect-statistics", r"for a reader that moves the weights; name it with --reader$"),
     (f"{TRAIN} --training.learning-rate=-1", r"^--training.learning-rate must be above 0, not -1.0$"),
     (f"{TRAIN} --training.minutes 1 --training.steps 3", r"^--training.minutes 1 and --training.steps 3 cannot be"),

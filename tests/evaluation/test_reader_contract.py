@@ -14,7 +14,14 @@ from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
-from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings, TemperedSettings
+from backstory.config.readers import (
+    CacheSettings,
+    EnsembleSettings,
+    MixtureSettings,
+    NgramSettings,
+    PPMSettings,
+    TemperedSettings,
+)
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
 from backstory.plugins.contract_checks import READER_CHECKS, reader_of
@@ -22,6 +29,7 @@ from backstory.readers import READERS as KINDS
 from backstory.readers import Reader, StaticReader
 from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts
 from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.ensemble import EnsembleReader, Members
 from backstory.readers.learned import LearnedReader
 from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
@@ -101,6 +109,10 @@ READERS: dict[str, Callable[[], Reader]] = {
     "logistic over cache over learned, pointer": lambda: blend(
         cache(ngram(learned(buffered()))), StaticReader(mixture()), domain="logistic", step=0.05
     ),
+    "ensemble": lambda: EnsembleReader(StaticReader(lstm()), EnsembleSettings(), Members([StaticReader(mixture())])),
+    "cache over ensemble over dynamic": lambda: cache(
+        EnsembleReader(dynamic(lstm()), EnsembleSettings(), Members([dynamic(dual()), StaticReader(buffered())]))
+    ),
     "tempered over mixture": lambda: TemperedReader(blend(cache(StaticReader(lstm()))), TemperedSettings(0.8)),
 }
 # A new kind that needs no more than a model joins by itself; a shuffled buffer needs several rows.
@@ -114,6 +126,7 @@ VARIANTS = {
     "wrapped learning", "cache over learning", "cache over tempered", "cache over dynamic", "cache over learned",
     "tempered over cache over dynamic, span buffer", "ngram alone, lines apart", "ngram over cache over dynamic",
     "cache over ppm over ngram, span buffer", "mixture over dynamic", "mixture of readers", "tempered over mixture",
+    "cache over ensemble over dynamic",
     "logistic by lengths over dynamic", "logistic over cache over learned, pointer",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""

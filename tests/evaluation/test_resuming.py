@@ -118,8 +118,12 @@ def test_a_reader_goes_on_from_disk_bit_for_bit(name: str, batch_size: int, stre
 def test_every_reader_there_is_can_be_saved(name: str, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     out, name = (
         tmp_path / "out",
-        {"dynamic": "dynamic:rule=nadam,segment=20", "mixture": "cache+ppm+mixture"}.get(name, name),
-    )  # of its rules one without statistics; a mixture needs readers
+        {
+            "dynamic": "dynamic:rule=nadam,segment=20",  # of its rules one without statistics
+            "mixture": "cache+ppm+mixture",
+            "ensemble": f"ensemble:runs={tiny_run}",
+        }.get(name, name),
+    )
     plain = bs.evaluate(tiny_run, text=text, reader=name, out=tmp_path / "plain").figures
     assert stopped(tiny_run, text, out, after=300, reader=name)
     assert bs.evaluate(tiny_run, text=text, reader=name, out=out, resume=True).figures == plain

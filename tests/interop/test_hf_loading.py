@@ -561,9 +561,9 @@ def test_what_does_not_go_together(
     folder: Path, text: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"hf:{folder}"
-    assert "brings no corpus of its own; name one with --corpus NAME, or a text file with --text" in mistake(
-        capsys, "evaluate", name
-    )
+    assert (
+        "brings no corpus of its own; name one with --corpus NAME, or give a text file: `backstory evaluate MODEL FILE`"
+    ) in mistake(capsys, "evaluate", name)
     assert "read with the corpus it was trained on; leave --corpus out" in mistake(
         capsys, "examine", tiny_run, "--corpus", "ptb"
     )

@@ -158,6 +158,8 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 return f"{name} is now called {present}; use that flag"
             if Path(token).exists():
                 return f"there is no flag {name}; a file or folder of that name is given as {pasted(Path(token))}"
+            if name == "--text" and any(s.positional and "TEXT" in s.name for s in known):
+                return f"there is no flag --text; the text follows the run: `{_usage(verb, known)}`"
             same = next((flag for flag in ELSEWHERE.get(name, ()) if flag in flags), None)
             hint = f" (did you mean '{same}'?)" if same else nearest_flag(name, flags)
             return f"there is no flag {name}{hint}; `backstory {verb} --help-all` lists them"
@@ -167,6 +169,11 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 problem += f"; one that begins with a hyphen is given as {name}={shlex.quote(rest[0])}"
             return problem
     return _misplaced([s for s in known if s.positional], positional, verb)
+
+
+def _usage(verb: str, known: Iterable[Setting]) -> str:
+    """Return the command with its positional arguments."""
+    return " ".join(["backstory", verb, *(s.name for s in known if s.positional)])
 
 
 def repetition(kind: type, arguments: Sequence[str], default: Any = None) -> str:
@@ -261,7 +268,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
 
 
 def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
-    usage = " ".join(["backstory", verb, *(s.name for s in positions)])
+    usage = _usage(verb, positions)
     if len(values) < len([s for s in positions if not s.name.startswith("[")]):
         missing = positions[len(values)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))

@@ -67,6 +67,26 @@ class PPMSettings:
 
 
 @dataclass(frozen=True)
+class EnsembleSettings:
+    """Settings of an ensemble of models."""
+
+    runs: str = ""
+    """The other runs, over the same vocabulary, with a semicolon between two."""
+    reader: str = "static"
+    """The reader that each of them reads with: one that reads with the model itself, with the settings tuned for that run."""
+    weight: float | None = between(None, 0.0, 1.0)
+    """Lambda, the share of the other runs together; none: the same share for every model."""
+
+    def names(self) -> list[str]:
+        """Return the other runs, as typed."""
+        return [name.strip() for name in self.runs.split(";") if name.strip()]
+
+    def share(self, members: int) -> float:
+        """Return the share of this number of other models together."""
+        return members / (members + 1) if self.weight is None else self.weight
+
+
+@dataclass(frozen=True)
 class MixtureSettings:
     """Settings of a mixture of readers with weights learned while reading."""
 

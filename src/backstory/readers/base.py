@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -94,6 +94,13 @@ class Reader(ABC):
         """Return the names of the checkpoints in the run's folder of readers that it was built from."""
         return []
 
+    def other_models(self) -> dict[str, str]:
+        """Return the SHA-256 (hex), by name, of the weights of other models that are read beside its own.
+
+        What the readers of these models were prepared with is among them.
+        """
+        return {} if self.inner is None else self.inner.other_models()
+
     def stack(self) -> "list[Reader]":
         """Return the reader and those that it wraps, the innermost first."""
         return [self] if self.inner is None else [*self.inner.stack(), self]
@@ -106,6 +113,18 @@ class Reader(ABC):
                 setattr(other, name, value.fork())
         other.restore(self.snapshot())
         return other
+
+
+def joint_capabilities(readers: Sequence[Reader]) -> ReaderCapabilities:
+    """Return the capabilities of a reader that reads with all of these at once."""
+    able = [reader.capabilities for reader in readers]
+    return dataclasses.replace(
+        able[0],
+        block_invariant=all(one.block_invariant for one in able),
+        adapts_weights=any(one.adapts_weights for one in able),
+        independent_rows=all(one.independent_rows for one in able),
+        collects_blocks=all(one.collects_blocks or one.block_invariant for one in able),
+    )
 
 
 @contextmanager

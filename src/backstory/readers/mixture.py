@@ -22,7 +22,7 @@ from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
 from backstory.models.prediction import steps_at
-from backstory.readers.base import Block, Reader
+from backstory.readers.base import Block, Reader, joint_capabilities
 from backstory.readers.kind import ReaderKind
 from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
 
@@ -87,14 +87,7 @@ class MixtureReader(Reader):
         self.name = "+".join([reader.name for reader in self.readers] + ["mixture"])
         self.model, self.precision = inner.model, inner.precision
         self.block = min(reader.block for reader in self.readers)
-        able = [reader.capabilities for reader in self.readers]
-        self.capabilities = replace(
-            able[0],
-            block_invariant=all(one.block_invariant for one in able),
-            adapts_weights=any(one.adapts_weights for one in able),
-            independent_rows=all(one.independent_rows for one in able),
-            collects_blocks=all(one.collects_blocks or one.block_invariant for one in able),
-        )
+        self.capabilities = joint_capabilities(self.readers)
         self._weights = np.empty((0, len(self.names)))
         self._exponents: Tensor | None = None
         self._pending: _Pending | None = None

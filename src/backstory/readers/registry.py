@@ -13,13 +13,14 @@ from backstory.config.arguments import checked
 from backstory.config.errors import shown
 from backstory.config.ignored_settings import OFF
 from backstory.config.options import LoadOptions
-from backstory.config.readers import completed
+from backstory.config.readers import EnsembleSettings, completed
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.small_file import read_small
 from backstory.config.strict import parsed
 from backstory.models import Precision
 from backstory.readers import counting, dynamic, learned, mixture, neural_cache, shuffled_buffer, tempered
 from backstory.readers.base import Reader, StaticReader
+from backstory.readers.ensemble import Members, ensemble_kind
 from backstory.readers.kind import BuildContext, Loaded, ReaderKind, saved_in
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import sha256, write_atomically
@@ -40,6 +41,7 @@ KINDS = (
     neural_cache.KIND,
     counting.NGRAM,
     counting.PPM,
+    ensemble_kind(lambda context, settings: open_members(context, settings)),
     mixture.KIND,
     tempered.KIND,
 )
@@ -87,6 +89,7 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
     return (base, *(layer for layer in layers if READERS[layer.name].wraps))
 
 
+_NOT_IN_FILES = re.compile(r"[:;/\\]")
 _BLANKS = re.compile(r"\s*([,=])\s*")
 """Blanks around a setting and its value."""
 
@@ -125,7 +128,7 @@ def _identity_name(layer: Layer) -> str:
     kind, typed = READERS[layer.name], typed_settings(layer)
     defaults = vars(kind.settings())
     values = [typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)]
-    return "-".join([layer.name, *(str(value).replace(":", "-") for value in values)])
+    return "-".join([layer.name, *(_NOT_IN_FILES.sub("-", str(value)) for value in values)])
 
 
 def typed_settings(layer: Layer) -> dict[str, Any]:
@@ -226,14 +229,38 @@ def open_reader(
     return run, build(layers, run, run.precision(precision)), layers
 
 
-def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, str]:
-    """Return the SHA-256 (hex) of everything that a reader takes from the run's folder of readers, by name.
+def open_members(context: BuildContext, settings: EnsembleSettings) -> Members:
+    """Open the other runs of an ensemble, each with its reader. Raises UserError, also for a run of another vocabulary."""
+    (base, *others), readers, hashes = parse_stack(settings.reader), [], {}
+    if not settings.names():
+        raise UserError("the reader ensemble needs another run; name it: ensemble:runs=RUN, or 'ensemble:runs=RUN;RUN'")
+    if others or base.typed:
+        raise UserError(
+            f"the reader of an ensemble's other runs is one name, as in reader=dynamic, not {settings.reader}"
+        )
+    for name in settings.names():
+        options = LoadOptions(device=context.run.device.type)
+        run, reader, layers = open_reader(name, settings.reader, context.precision.name, options)
+        if run.vocabulary.words != context.run.vocabulary.words:
+            raise UserError(
+                f"{name} has another vocabulary than {context.run.argument}; name runs of the same corpus and tokenizer"
+            )
+        readers.append(reader)
+        hashes[name] = run.weights_hash
+        hashes |= {f"{name}: {file}": digest for file, digest in prepared_files(run, layers, reader).items()}
+    return Members(readers, hashes)
 
-    These are tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
+
+def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, str]:
+    """Return the SHA-256 (hex) of everything that a reader takes from the run's folder of readers or from other runs, by name.
+
+    These are tuned settings, statistics and meta-learners (of the last two it is the hash of the manifest), and the weights of
+    other runs.
     """
     files = [layer.file for layer in layers if layer.file is not None]
     files += [f"{name}/{MANIFEST}" for inner in reader.stack() for name in inner.prepared()]
-    return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(set(files))}
+    own = {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(set(files))}
+    return own | reader.other_models()
 
 
 def settings_file(run: Path, name: str) -> Path:

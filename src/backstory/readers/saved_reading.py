@@ -86,6 +86,7 @@ def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader)
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
         "prepared": _prepared_hash(run) if reader.capabilities.adapts_weights else "",
         "precision": reader.precision.name,
+        **({"other models": others} if (others := reader.other_models()) else {}),
         **({"plugins": plugins} if (plugins := plugin_hashes()) else {}),
     }
 

@@ -61,8 +61,8 @@ class ModelElsewhere(Run):
         """Prepare a corpus, by its name or path, in the model's vocabulary. Raises UserError."""
         if corpus is None:
             raise UserError(
-                f"{self.name} brings no corpus of its own; name one with --corpus NAME, or a text file with --text FILE "
-                "(evaluate, examine and explain)"
+                f"{self.name} brings no corpus of its own; name one with --corpus NAME, or give a text file: "
+                "`backstory evaluate MODEL FILE`, and examine and explain with --text FILE"
             )
         return self._prepared(TextConfig(corpus=corpus, field=field or TextConfig().field), data_dir)
 

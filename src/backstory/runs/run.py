@@ -214,7 +214,7 @@ class Run:
             flag = "--text.field" if corpus is None else "--corpus"
             raise UserError(
                 f"{self.folder} is read with the corpus it was trained on; leave {flag} out; "
-                "evaluate, examine and explain also take your own text (--text FILE)"
+                "for a text of your own: `backstory evaluate RUN FILE`, or examine and explain with --text FILE"
             )
         # A tokenizer from a file, or trained on the corpus, is saved within the run.
         tokenizer = self.vocabulary.tokenizer
