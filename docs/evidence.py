@@ -29,6 +29,7 @@ from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
+from backstory.data.tags import GOLD
 from backstory.papers.claims import AUDIT_FAILED, published_gain
 from backstory.papers.findings import (
     CACHE,
@@ -287,7 +288,8 @@ class _Evidence:
                     examined = len(record.seeds) if plan.system.name == check.system else len(of.seeds)
                     protocol = self._protocol(name, scale, plan)
                     departures += self._departures(name, scale, plan, protocol, of.parameters, examined)
-                return self._finding(item, record, scale, check, departures)
+                runs = [run for run in figures.runs if run.system in check.systems] if figures else []
+                return self._finding(item, record, scale, check, departures, runs)
         published = check.findings()[key].published
         return self._row(item, "", scale, "", published, "", _not_run(plans, scale))
 
@@ -302,17 +304,24 @@ class _Evidence:
                 record = check_finding(check, key, check.findings()[key], [run])
                 if record.verdict != NOT_MEASURED:
                     departures = self._departures(name, "full", plan, protocol_of(config, None), None, 1)
-                    yield self._finding(item, record, "full", check, departures)
+                    yield self._finding(item, record, "full", check, departures, [run])
 
     def _finding(
-        self, item: str, record: FindingRecord, scale: Scale, check: FindingCheck, departures: list[str]
+        self,
+        item: str,
+        record: FindingRecord,
+        scale: Scale,
+        check: FindingCheck,
+        departures: list[str],
+        runs: Sequence[RunRecord],
     ) -> EvidenceRow:
-        """Return the line of a finding, with the departures of the trainings and those of the examinations."""
-        costs = [cost for measure in check.findings()[record.finding].measures for cost in measure.costs]
+        """Return the line of a finding, with the departures of the trainings and those of the examinations of `runs`."""
+        measures, shown = check.findings()[record.finding].measures, {one.measure for one in record.measures}
+        costs = [cost for one in measures if one.decides or one.key in shown for cost in one.costs]
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
         if self.paper.tagger and any(map(_tagged, costs)):
-            departures.append(f"tags of another tagger than {self.paper.tagger}")
+            departures += _other_tags(self.paper.tagger, runs)
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
@@ -456,6 +465,16 @@ def _is_published(truncation: TruncationFigures) -> bool:
 def _tagged(cost: Cost) -> bool:
     """Return True if a cost depends on the tags of words."""
     return EXPERIMENTS[cost.experiment].tagged or (bool(cost.by) and SPLITS[cost.by].needs == "tags")
+
+
+def _other_tags(theirs: str, runs: Sequence[RunRecord]) -> list[str]:
+    """Return the departure of tags that are not the paper's, if any. The authors' tags are the files beside the corpora."""
+    sources = {one.tagger for run in runs for one in run.examinations if one.tagger is not None}
+    if not sources:
+        return [f"tags of a tagger that is not recorded, perhaps not {theirs}"]
+    return (
+        [] if all(source.startswith(f"{GOLD} (") for source in sources) else [f"tags of another tagger than {theirs}"]
+    )
 
 
 def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:

@@ -156,6 +156,7 @@ def _examined(examination: PlannedExamination, figures: ExaminationFigures) -> E
         targets=figures.targets,
         maximum_context=figures.maximum_context,
         options=examination.further() or None,
+        tagger=figures.tagger,
         effective_context=figures.effective_context if isinstance(figures, TruncationFigures) else None,
     )
 

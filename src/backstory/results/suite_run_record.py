@@ -116,6 +116,8 @@ class ExaminedRecord(Record):
     """As for an examination."""
     options: Json | None = left_out()
     """Other options of the suite that are not the default, by name. Absent where all are, and from older results."""
+    tagger: str | None = left_out()
+    """Source of the part-of-speech tags. Absent if none were needed, and from older results."""
     effective_context: ThresholdContext | None = None
     """Effective context, as for an examination; for `truncate` only."""
 
