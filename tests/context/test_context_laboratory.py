@@ -72,7 +72,7 @@ def stops(reading: int) -> Callable[[int, int], None]:
 def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an examination with every split."""
     out = tmp_path_factory.mktemp("examined")
-    by = ("frequency", "tag", "content", "class", "position")
+    by = ("frequency", "tag", "content", "class", "similar", "position")
     bs.examine(tiny_run, None, "shuffle", out=out, by=by, tagger=tagger, **SMALL)
     return out
 
@@ -80,7 +80,7 @@ def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_losses_come_back_as_they_were_saved(examined: Path) -> None:
     losses = Losses.load(examined / LOSSES)
     assert losses.nats.shape == (len(losses.conditions), 40) and losses.baseline_context == 20
-    assert set(losses.splits) == {"frequency", "tag", "content", "class", "position"}
+    assert set(losses.splits) == {"frequency", "tag", "content", "class", "similar", "position"}
     losses.save(examined / "again.npz")
     assert (examined / "again.npz").read_bytes() == (examined / LOSSES).read_bytes()
     with np.load(examined / LOSSES, allow_pickle=False) as file:  # documented: nothing pickled, names of arrays
@@ -99,7 +99,7 @@ def test_a_damaged_file_of_losses_is_refused(content: bytes | None, tmp_path: Pa
 
 def test_losses_are_split_again_without_running_anything(examined: Path) -> None:
     figures = read_examination(examined).figures
-    again = regroup(examined, by=("frequency", "tag", "content", "class", "position"))
+    again = regroup(examined, by=("frequency", "tag", "content", "class", "similar", "position"))
     assert len(again.groups) > 5
     assert all(getattr(figures, name) == value for name, value in vars(again).items() if value is not None)
     odd = Losses.load(examined / LOSSES).positions % 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backstory.config import TextConfig, UserError
-from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
+from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, Similar, figures
 from backstory.context.examination import outside_window, split_targets
 from backstory.data import prepare
 from backstory.papers.paper import paper
@@ -84,6 +84,23 @@ def test_near_far_and_none_by_the_last_occurrence() -> None:
         "none",
         "near",
     ]
+
+
+def test_targets_alone_with_their_tag_are_apart_as_no_word_is_similar_to_them() -> None:
+    # 1 and 2 are nouns, 4 is once a noun and twice a verb as 5 is; 9 ends lines, and no other word has its tag.
+    ids = np.array([1, 9, 2, 4, 1, 9, 4, 5, 4, 2])
+    tags = np.array(["NN", "<eos>", "NN", "NN", "NN", "<eos>", "VB", "VB", "VB", "NN"])
+    examined = on(ids, tags=tags, near=4)
+    assert named("similar", examined) == [
+        "none", "alone", "none", "none", "near", "alone", "near", "none", "near", "far"
+    ]  # fmt: skip
+    similar = Similar(ids, tags, np.ones(10))
+    assert all(
+        (name == "alone") == (not len(similar(int(id))))
+        for id, name in zip(ids, named("similar", examined), strict=True)
+    )
+    with pytest.raises(UserError, match="a split by similar needs part-of-speech tags"):
+        named("similar", on(ids))
 
 
 def test_what_a_context_does_not_reach_was_never_there() -> None:

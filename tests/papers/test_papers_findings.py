@@ -186,6 +186,21 @@ def test_every_finding_holds_where_the_figures_are_as_published(
     assert dropped["seeds"] == dropped["planned_seeds"] == [1, 2, 3] and over["above"] == 0.0
 
 
+def test_words_with_a_similar_one_are_shown_apart_and_decide_nothing() -> None:
+    found = losses(published())
+    near = SPLITS["class"].codes == 0
+    alone = near & (PLACES % 4 == 0)  # as line ends, of which dropping them makes others likelier
+    similar = Groups(np.where(alone, 3, SPLITS["class"].codes).astype(np.int16), (*CLASSES, "alone"))
+    found["replace-target"] = replace(found["replace-target"], splits=SPLITS | {"similar": similar})
+    dropped = found["drop-target"]
+    found["drop-target"] = replace(dropped, nats=dropped.nats - 0.3 * alone)
+    copies = judge_all(records(found))["near-copies"]
+    values = {one["measure"]: one["value"] for one in copies["measures"]}
+    assert values["drop-target of similar near"] == pytest.approx(0.086, abs=1e-3)
+    assert values["drop-target of class near"] == pytest.approx(0.086 - 0.3 * alone.sum() / near.sum(), abs=1e-3)
+    assert copies["verdict"] == NO  # decided by all near words
+
+
 def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:
     noisy, calm = judge_all(records(losses(published(), spread=15.0))), judge_all(as_published)
     # The one is of the whole text; in the other, what is added to a condition is taken away again.

@@ -225,6 +225,25 @@ def _recency(on: Examination, positions: np.ndarray, farthest: np.ndarray) -> Gr
     return Groups(codes.astype(np.int16), ("near", "far", "none"))
 
 
+def usual_tags(ids: np.ndarray, tags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words (W,) of a tagged text (tokens,), and the number of the tag that each has most often (W,)."""
+    words, of_word = np.unique(np.asarray(ids), return_inverse=True)
+    kinds, of_kind = np.unique(tags, return_inverse=True)
+    table = np.zeros((len(words), len(kinds)), np.int64)
+    np.add.at(table, (of_word, of_kind), 1)
+    return words, table.argmax(1)
+
+
+def _similar(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    """Group the targets as `_class` does, apart from those that `replace-target` has no similar word for."""
+    assert on.tags is not None
+    words, kinds = usual_tags(on.ids, on.tags)
+    alone = words[np.bincount(kinds)[kinds] == 1]
+    classes = _class(on, positions, reach)
+    codes = np.where(np.isin(on.ids[positions], alone), len(classes.names), classes.codes)
+    return Groups(codes.astype(np.int16), (*classes.names, "alone"))
+
+
 def outside_window(on: Examination) -> float:
     """Return the share of the text's tokens that are not in the cache when they come: it can only harm these."""
     groups = _cache(on, np.arange(len(on.ids)), None)
@@ -242,6 +261,11 @@ SPLITS = {
     "tag": TargetSplit("part of speech", _tag, "tags"),
     "content": TargetSplit("content words, function words", _content, "tags"),
     "class": TargetSplit("whether the target occurs near before, only farther back, or nowhere", _class),
+    "similar": TargetSplit(
+        "as class, but apart from targets alone with their tag (such as <eos>), which have no similar word",
+        _similar,
+        "tags",
+    ),
     "cache": TargetSplit(
         "whether the cache holds the target: near before, only farther back in its window, or not", _cache, "cached"
     ),

@@ -12,7 +12,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked, diagnosed
-from backstory.context.examination import Examination
+from backstory.context.examination import Examination, usual_tags
 from backstory.data.tags import is_content, is_function
 from backstory.results.examination_record import PictureRecord
 
@@ -165,11 +165,7 @@ class Similar:
     @diagnosed(_check_tagged)
     def __init__(self, ids: np.ndarray, tags: np.ndarray, counts: np.ndarray, most: int = 10) -> None:
         """Learn the most frequent tag of every word of a tagged text (tokens,); `counts` (types,) are of training."""
-        words, of_word = np.unique(np.asarray(ids), return_inverse=True)
-        kinds, of_kind = np.unique(tags, return_inverse=True)
-        table = np.zeros((len(words), len(kinds)), np.int64)
-        np.add.at(table, (of_word, of_kind), 1)
-        kind = table.argmax(1)
+        words, kind = usual_tags(ids, tags)
         self._same_tag = {int(word): words[kind == k] for word, k in zip(words, kind, strict=True)}
         self._size, self._most = np.log1p(counts.astype(np.float64)), most
 
@@ -339,7 +335,7 @@ EXPERIMENTS = {
         "replace the target in the context by <unk>, or by a similar word (figure 4b)",
         _replace_target,
         tagged=True,
-        by=("class",),
+        by=("class", "similar"),
     ),
     "cache": Experiment(
         "compare with and without the cache, both with the whole context (figure 7)",
