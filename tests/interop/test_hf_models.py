@@ -191,6 +191,24 @@ def test_a_window_slides_by_half_of_it(limit: int, sizes: tuple[int, ...]) -> No
     torch.testing.assert_close(ours(model, tokens, sizes), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(60,), (7,) * 8 + (4,), (1,) * 60], ids=["whole", "blocks", "steps"])
+@pytest.mark.parametrize("kind, limit, switch", [("Phi3", 40, 30), ("Llama", 40, 12), ("Phi3", 80, 30)])
+def test_frequencies_that_change_with_the_length_are_those_of_the_text_so_far(
+    kind: str, limit: int, switch: int, sizes: tuple[int, ...]
+) -> None:
+    """With LongRoPE, position t is as if the text ended there, however long its block is, and whatever is cached."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0, 5.0, 6.0, 7.0], "rope_theta": 10000.0}
+    changes = {
+        "intermediate_size": 32, "max_position_embeddings": limit, "original_max_position_embeddings": switch,
+        "rope_parameters": {"rope_type": "longrope", **factors, "original_max_position_embeddings": switch},
+    }  # fmt: skip
+    model, reference = foreign.wrapped(kind, TYPES, **changes), foreign.causal(kind, TYPES, **changes)
+    tokens = text(2, 60)
+    assert model.way == "blocks" and model.capabilities.maximum_length == limit
+    wanted = windowed(reference, tokens, limit)
+    torch.testing.assert_close(ours(model, tokens, sizes), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_that_cannot_be_read_on_is_read_whole_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="RecurrentGemma cannot be read on from its cache"):
         model = foreign.wrapped("RecurrentGemma", TYPES)

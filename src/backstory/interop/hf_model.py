@@ -173,6 +173,7 @@ class HuggingFaceModel(LanguageModel):
         recurrent = layout is not None and not layout.grows
         # For a model without a window, the longest text is the most that it reads at once.
         self.most = length if recurrent else None
+        self.switch = None if recurrent else switch_length(self.causal)
         limit = None if recurrent else length
         if way == "whole":
             limit = min(length or WHOLE, WHOLE)
@@ -204,7 +205,12 @@ class HuggingFaceModel(LanguageModel):
             if limit is not None and length == limit:
                 state = self._slid(state)
                 length = state.tokens.shape[1]
-            piece = tokens[:, done : done + limit - length if limit is not None else None]
+            # A token is read with the frequencies that the model has when this token is its last.
+            ends = [end for end in (limit, self.switch) if end is not None and end > length]
+            room = min(ends, default=length + tokens.shape[1]) - length
+            if length == self.switch:
+                state = state._replace(cached=torch.zeros_like(state.cached))
+            piece = tokens[:, done : done + room]
             hidden, state = self._read(piece, state)
             vectors.append(hidden)
             done, length = done + piece.shape[1], state.tokens.shape[1]
@@ -296,6 +302,14 @@ def longest(causal: nn.Module) -> int | None:
     positions = (m for name, m in causal.named_modules() if "position" in name and isinstance(m, nn.Embedding))
     padded = (m.padding_idx + 1 for m in positions if m.padding_idx is not None and m.num_embeddings == length)
     return length - max(padded, default=0)
+
+
+def switch_length(causal: nn.Module) -> int | None:
+    """Return the longest text that a model reads with its short rotary frequencies, after which all change (LongRoPE)."""
+    rope: Any = getattr(causal.config.get_text_config(decoder=True), "rope_parameters", None) or {}  # type: ignore[operator]
+    parts = [rope, *rope.values()]  # of all layers alike, or by the type of the layer
+    switching = [part for part in parts if isinstance(part, dict) and part.get("rope_type") == "longrope"]
+    return min((part["original_max_position_embeddings"] for part in switching), default=None)
 
 
 def _parent(causal: nn.Module, layer: nn.Module) -> tuple[nn.Module, str]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from backstory.config import UserError
 from backstory.config.errors import plural
 from backstory.interop.hf_cache import Layout
-from backstory.interop.hf_model import Finish, HuggingFaceModel, Way, longest
+from backstory.interop.hf_model import Finish, HuggingFaceModel, Way, longest, switch_length
 from backstory.models import LanguageModel
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def _text(causal: nn.Module) -> Tensor:
     """Return random tokens (2, T)."""
     layers = causal.get_output_embeddings(), causal.get_input_embeddings()  # type: ignore[operator]
     types = min(layer.weight.shape[0] for layer in layers)
-    length = min(LENGTH, longest(causal) or LENGTH)
+    length = min(LENGTH, longest(causal) or LENGTH, max(SHORTEST, switch_length(causal) or LENGTH))
     device = next(causal.parameters()).device
     return torch.randint(types, (2, length), generator=torch.Generator().manual_seed(0)).to(device)
 
