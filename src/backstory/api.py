@@ -42,6 +42,7 @@ from backstory.results import (
     TrainingFigures,
 )
 from backstory.results.training_record import EpochRecord
+from backstory.runs.model_in_memory import unwrapped
 from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import Mode
 from backstory.training import fit
@@ -264,6 +265,7 @@ def audit(
         True
         >>> print(bs.audit(MyReader(model), token_ids).failures)
     """
+    model = unwrapped(model)
     if isinstance(model, Reader) or is_alone(model, tokenizer):
         return audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
@@ -320,6 +322,11 @@ def referee(
     if (predictor is None) == (process is None):
         raise UserError("give a predictor, or the command line of a process; one of them")
     opened = refereed_text(text, vocabulary, types, start)
+    predictor = unwrapped(predictor)
     if isinstance(predictor, LanguageModel):
         predictor = StaticReader(predictor)
+    elif isinstance(predictor, nn.Module) and not hasattr(predictor, "predict"):
+        raise UserError(
+            f"a {type(predictor).__name__} has no predict(tokens) and observe(targets); give an object around it that has them"
+        )
     return refereeing.referee(predictor, opened, requested, process=process, name=name, progress=progress)

@@ -42,6 +42,7 @@ from backstory.results import (
     Result,
 )
 from backstory.results.run_listing import reported_runs
+from backstory.runs.model_in_memory import unwrapped
 from backstory.runs.run import Run, is_elsewhere
 
 __all__ = ["compare", "examine", "explain", "report"]
@@ -87,6 +88,7 @@ def examine(
         >>> print(result.figures.effective_context.context)  # tokens
     """
     process: dict[str, Any] = {"ranks": ranks, "progress": progress}
+    model = unwrapped(model)
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")

@@ -26,7 +26,7 @@ from backstory.evaluation.refereed_text import RefereedText
 from backstory.models import LanguageModel
 from backstory.models.devices import unaffected
 from backstory.readers import READERS
-from backstory.runs.model_in_memory import model_in_memory
+from backstory.runs.model_in_memory import model_in_memory, unwrapped
 from backstory.runs.run import Run
 
 _OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
@@ -46,6 +46,7 @@ def open_model(
     Raises UserError, also for `options` of loading with a model in memory, and a tokenizer or name with one that is not, and
     TypeError for other modules.
     """
+    model = unwrapped(model)
     if isinstance(model, Run | nn.Module) and (idle := LoadOptions.among(options or {})):
         raise UserError(f"{idle[0]} is for a model that is loaded by its name; leave it out to read one in memory")
     if isinstance(model, LanguageModel):

@@ -91,6 +91,23 @@ def test_a_tokenizer_that_is_not_the_model_s_is_refused(pair: tuple[Any, Any]) -
         open_in_memory(foreign.causal("GPT2"), pair[1])
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method")  # when the compiler is imported
+@pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel], ids=["compiled", "parallel"])
+def test_a_wrapper_around_it_is_taken_off(folder: Path, pair: tuple[Any, Any], wrap: Any) -> None:
+    run = open_in_memory(wrap(pair[0]), pair[1])
+    assert run.model.way == "blocks" and run.name == str(folder)
+    assert bs.audit(wrap(pair[0]), TEXT, tokenizer=pair[1]).passed
+    model, vocabulary = bs.load(f"hf:{folder}")
+    ids = vocabulary.encode(TEXT)
+    assert bs.audit(wrap(model), ids).passed
+    assert bs.examine(wrap(model), ids, targets=20, maximum_context=10).figures.targets == 20
+
+
+def test_a_module_is_no_factory_of_predictors(pair: tuple[Any, Any]) -> None:
+    with pytest.raises(UserError, match=r"a GPT2LMHeadModel has no predict\(tokens\) and observe\(targets\); give"):
+        bs.referee(pair[0], TEXT)
+
+
 @pytest.mark.parametrize("model, tokenizer", [(None, None), (torch.nn.Linear(2, 2), None), ("gpt2", None)])
 def test_other_objects_are_refused(model: Any, tokenizer: Any) -> None:
     with pytest.raises(TypeError, match="model must be a causal language model of transformers, not "):

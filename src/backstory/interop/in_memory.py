@@ -15,7 +15,7 @@ from backstory.interop.hugging_face import (
     quiet,
     vocabulary_of,
 )
-from backstory.runs.model_in_memory import copy_around_weights
+from backstory.runs.model_in_memory import copy_around_weights, unwrapped
 from backstory.runs.run import weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
 
@@ -31,6 +31,7 @@ def open_in_memory(causal: Any, tokenizer: Any, name: str | None = None) -> Hugg
     The weights are shared, everything else is a copy: the model stays usable, and in the mode that it is in. `name` is what
     results call it, by default the name that it was loaded by. Raises UserError as loading from a folder does.
     """
+    causal = unwrapped(causal)
     if not is_causal(causal):
         raise TypeError(f"model must be a causal language model of transformers, not {described(causal)}")
     if not hasattr(tokenizer, "get_vocab"):

@@ -99,6 +99,19 @@ def unknown_corpus(vocabulary: Vocabulary, content: str | None = None) -> dict[s
     return {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
 
 
+def unwrapped(model: Any) -> Any:
+    """Return the module inside `torch.compile` or a wrapper for several devices, which computes the same; others as is."""
+    while isinstance(model, nn.Module):
+        # By its name, as the import of the compiler takes seconds.
+        inner = model._modules.get("_orig_mod")
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
 def copy_around_weights(model: M) -> M:
     """Return a copy of a model that shares its parameters and buffers, and nothing else."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
