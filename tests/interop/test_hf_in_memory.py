@@ -103,6 +103,73 @@ def test_a_wrapper_around_it_is_taken_off(folder: Path, pair: tuple[Any, Any], w
     assert bs.examine(wrap(model), ids, targets=20, maximum_context=10).figures.targets == 20
 
 
+def test_settings_that_ask_for_tuples_change_nothing(folder: Path, pair: tuple[Any, Any]) -> None:
+    model, tokenizer = pair
+    model.config.return_dict = False
+    assert _nats(bs.evaluate(model, TEXT, tokenizer=tokenizer)) == _nats(bs.evaluate(f"hf:{folder}", TEXT))
+    assert model.config.return_dict is False
+
+
+def _own_product(model: Any) -> Any:
+    """Multiplies by the weight of its output layer and does not call it."""
+    plain, layer = model.forward, model.lm_head
+
+    def forward(**inputs: Any) -> Any:
+        result = plain(**inputs, output_hidden_states=True)
+        result.logits = torch.nn.functional.linear(result.hidden_states[-1], layer.weight)
+        return result
+
+    model.forward = forward
+    return model
+
+
+def _learned_prompt(model: Any) -> Any:
+    """Puts an embedding of its own before every text."""
+    body = model.transformer.forward
+
+    def forward(input_ids: Any, **inputs: Any) -> Any:
+        embedded = model.transformer.wte(input_ids)
+        return body(**inputs | {"inputs_embeds": torch.cat([embedded[:, :1], embedded], 1)})
+
+    model.transformer.forward = forward
+    return model
+
+
+def _other_head(model: Any) -> Any:
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    return model
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "without a head": (lambda model: model.transformer, "has no output layer that predicts tokens; load it with"),
+    "another head": (
+        _other_head,
+        r"the output layer of .* is no plain torch.nn.Linear \(Sequential\); leave that layer",
+    ),
+    "a head not called": (_own_product, "cannot be followed .its own code does not call that layer"),
+    "a learned prompt": (_learned_prompt, "gives 25 predictions for 24 tokens, as with prompts that are learned"),
+    "two types of weights": (
+        lambda model: model.transformer.h[0].double() and model,
+        r"cannot be read \(RuntimeError: .*\); give",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, message", REFUSED.values(), ids=REFUSED)
+def test_models_that_are_otherwise_are_refused_in_one_line(pair: tuple[Any, Any], change: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        bs.evaluate(change(pair[0]), TEXT, tokenizer=pair[1])
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_with_an_encoder_is_refused(pair: tuple[Any, Any]) -> None:
+    hf = pytest.importorskip("transformers", reason="needs the extra hf")
+    sizes = {"d_model": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8, "decoder_start_token_id": 0}
+    model = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(pair[1]), **sizes))
+    with pytest.raises(UserError, match="T5ForConditionalGeneration reads a text with an encoder and writes another"):
+        bs.evaluate(model, TEXT, tokenizer=pair[1])
+
+
 def test_a_module_is_no_factory_of_predictors(pair: tuple[Any, Any]) -> None:
     with pytest.raises(UserError, match=r"a GPT2LMHeadModel has no predict\(tokens\) and observe\(targets\); give"):
         bs.referee(pair[0], TEXT)

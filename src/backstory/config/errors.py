@@ -107,6 +107,12 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, to be quoted in a message of ours; its type if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".:") if lines else type(error).__name__
+
+
 class NoDisk(UserError):
     """The disk is full or fails; the same command works once that is repaired."""
 

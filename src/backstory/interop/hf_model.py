@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from backstory.config import UserError
 from backstory.interop.hf_cache import Layout
 from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
 from backstory.models.kernels.linear_log_prob import CHUNK
@@ -142,11 +141,9 @@ class HuggingFaceModel(LanguageModel):
     """
 
     def __init__(self, causal: nn.Module) -> None:
-        """Takes the output layer out of the model, which is then no longer usable by itself. Raises UserError."""
+        """Takes the output layer, a linear one, out of the model, which is then no longer usable by itself."""
         super().__init__()
         layer = causal.get_output_embeddings()  # type: ignore[operator]
-        if not isinstance(layer, nn.Linear):
-            raise UserError(f"{type(causal).__name__} has no output layer that is known; choose another model")
         output = OutputLayer(layer)
         parent, name = _parent(causal, layer)
         setattr(parent, name, output)
@@ -280,7 +277,7 @@ class HuggingFaceModel(LanguageModel):
             result = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **past)
         (output,) = self._output
         hidden, output.input = output.input, None
-        assert hidden is not None
+        assert hidden is not None, "the model has not called its output layer"
         return hidden, None if self.cache_name is None else getattr(result, self.cache_name, None)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from backstory.config import TextConfig, UserError
-from backstory.config.errors import install_hint
+from backstory.config.errors import first_line, install_hint
 from backstory.config.options import LoadOptions
 from backstory.config.recipes import check_source_exists
 from backstory.config.small_file import read_small
@@ -235,7 +235,7 @@ def _named(source: str, name: str, options: LoadOptions) -> tuple[Any, Any]:
         held = look(_fetched(source, revision=revision))
     except OSError as error:
         raise UserError(
-            f"{name} cannot be fetched ({_first(error)}); give another, or a folder, {PREFIX}PATH"
+            f"{name} cannot be fetched ({first_line(error)}); give another, or a folder, {PREFIX}PATH"
         ) from None
     return _loaded(source, name, options, held, revision=revision)
 
@@ -297,7 +297,9 @@ def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **w
             raise
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None
-        raise UserError(f"{name} has no tokenizer that can be loaded ({_first(error)}); save one beside it") from None
+        raise UserError(
+            f"{name} has no tokenizer that can be loaded ({first_line(error)}); save one beside it"
+        ) from None
     return causal, tokenizer
 
 
@@ -311,14 +313,7 @@ def _unusable(name: str, error: Exception) -> str:
         )
     if "ignore_mismatched_sizes" in text:  # transformers logs which, and its log is silenced
         return f"{name} has weights of other sizes than its settings say; save the model again with save_pretrained"
-    return (
-        f"{name} cannot be loaded ({_first(error)}); give a model that AutoModelForCausalLM can load from safetensors"
-    )
-
-
-def _first(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".:") if lines else type(error).__name__
+    return f"{name} cannot be loaded ({first_line(error)}); give a model that AutoModelForCausalLM can load from safetensors"
 
 
 def _reachable(endpoint: str) -> bool:

@@ -7,13 +7,13 @@ the model's own scores, and whether its cache gives what the whole text gives.
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import UserError
-from backstory.config.errors import plural
+from backstory.config.errors import first_line, out_of_memory, plural
 from backstory.interop.hf_cache import Layout
 from backstory.interop.hf_model import Finish, HuggingFaceModel, Way, longest, switch_length
 from backstory.models import LanguageModel
@@ -40,6 +40,11 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     Warns if every block is read whole. Raises UserError for a model that cannot be read, or whose scores are not numbers.
     """
     causal.eval()
+    check_kind(causal, name)
+    for module in causal.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "return_dict"):
+            config.return_dict = True  # not a tuple
     if (longest(causal) or LENGTH) < SHORTEST:
         raise UserError(
             f"{name} reads {longest(causal)} tokens at most, by its settings; choose a model that reads {SHORTEST} or more"
@@ -48,7 +53,15 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     try:
         plain = _log_probs(causal(input_ids=text, use_cache=False).logits)
     except Exception as error:  # whatever the model's code does with settings that do not go together
-        raise UserError(f"{name} cannot be read ({type(error).__name__}); give a model that is whole") from None
+        if no_memory := out_of_memory(error):
+            raise no_memory from None
+        why = f"{type(error).__name__}: {first_line(error)[:100]}"
+        raise UserError(f"{name} cannot be read ({why}); give a model that reads token ids by itself") from None
+    if plain.shape[1] != text.shape[1]:
+        raise UserError(
+            f"{name} gives {plain.shape[1]} predictions for {text.shape[1]} tokens, as with prompts that are learned; choose a "
+            "model without tokens of its own"
+        )
     if plain.isnan().any():
         raise UserError(f"{name} gives scores that are no numbers: its weights are damaged; fetch it again")
     _check_causal(causal, text, plain, name)
@@ -62,6 +75,20 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
             stacklevel=2,
         )
     return model
+
+
+def check_kind(causal: nn.Module, name: str) -> None:
+    """Raise UserError for a model with an encoder, or without an output layer that is known."""
+    if getattr(causal.config, "is_encoder_decoder", False):
+        raise UserError(f"{name} reads a text with an encoder and writes another; choose a causal language model")
+    layer = causal.get_output_embeddings()  # type: ignore[operator]
+    if layer is None:
+        raise UserError(f"{name} has no output layer that predicts tokens; load it with AutoModelForCausalLM")
+    if not isinstance(layer, nn.Linear):
+        raise UserError(
+            f"the output layer of {name} is no plain torch.nn.Linear ({type(layer).__name__}); leave that layer as it was, or "
+            "merge an adapter (merge_and_unload)"
+        )
 
 
 def check_unused(causal: nn.Module, names: Iterable[str], name: str) -> None:
@@ -120,7 +147,10 @@ def _check_causal(causal: nn.Module, text: Tensor, plain: Tensor, name: str) -> 
 
 def _settle_output(model: HuggingFaceModel, text: Tensor, plain: Tensor, name: str) -> None:
     """Let the model finish its logits if the output layer alone does not give its scores. Raises UserError."""
-    hidden, _ = model.body(text, caching=False)
+    try:
+        hidden, _ = model.body(text, caching=False)
+    except AssertionError:
+        raise UserError(_unfollowed(name, "its own code does not call that layer")) from None
     logits = model.head(hidden)
     exact, _, last_bit = _tolerances(model)
     if torch.allclose(_log_probs(logits), plain, rtol=0, atol=last_bit * logits.abs().max().item()):
