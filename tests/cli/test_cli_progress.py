@@ -14,6 +14,9 @@ SLOW = {
     "evaluate run": "reading test with run",
     "evaluate run good.txt": "reading good.txt with run",
     "examine run": "examining truncate of run",
+    "examine hf:org/name": "examining truncate of hf:org/name; the result is only printed, and a stopped examination starts "
+    "again (--out FOLDER saves both)",
+    "examine hf:org/name --out new": "examining truncate of hf:org/name",
     "explain surprisal run": "explaining surprisal of run",
     "explain reading run --reader cache": "comparing readers of run",
     "generate run": "loading run",
@@ -49,7 +52,9 @@ raise SystemExit(main(sys.argv[1:]))
 
 
 @pytest.mark.usefixtures("run_copy")
-@pytest.mark.parametrize("line", fast_then_full(list(SLOW), ["evaluate run", "report run", "sweep show run"]))
+@pytest.mark.parametrize(
+    "line", fast_then_full(list(SLOW), ["evaluate run", "report run", "sweep show run", "examine hf:org/name"])
+)
 def test_a_slow_command_says_what_it_does_before_it_loads_what_is_slow(line: str) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -240,6 +240,23 @@ def test_an_examination_folds_pieces_into_words(
     assert together["provenance"]["seed"] == [None, None]
 
 
+@pytest.mark.filterwarnings("default:.*longer, and cut")
+def test_cut_contexts_are_reported_with_the_longest_that_fits(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign.saved(tmp_path / "bytes", text="zzz " * 40, n_positions=64)  # its words of the text are bytes
+    options = ["examine", f"hf:{tmp_path / 'bytes'}", "--corpus", str(text), "--targets", "60", "--split", "train"]
+    assert main([*options, "--maximum-context", "25"]) == 0
+    out, err = capsys.readouterr()
+    assert "60 of 60 targets are longer, and cut; a maximum context of 17 words fits for all of them" in err
+    assert "at most 64 pieces; the contexts of 60 of 60 targets were longer, and cut\n" in out
+    assert main([*options, "--maximum-context", "17"]) == 0
+    out, err = capsys.readouterr()
+    assert "at most 64 pieces\n" in out and "cut" not in err
+    assert main([*options, "--maximum-context", "18"]) == 0
+    assert "targets are longer, and cut" in capsys.readouterr().err
+
+
 def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path: Path, capsys: Any) -> None:
     other = tmp_path / "dogs.txt"
     other.write_text("the dog sat on the dog .\n" * 90)

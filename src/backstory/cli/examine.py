@@ -65,9 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     if read_once(options.text) and (options.workers or 1) > 1:
         what = "standard input" if options.text == "-" else "a pipe"
         raise UserError(f"--text {options.text} and --workers cannot be combined, as {what} is read once; give a file")
-    names = ", ".join(map(str, options.runs))
+    names, outside = ", ".join(map(str, options.runs)), any(str(run).startswith("hf:") for run in options.runs)
+    unsaved = "; the result is only printed, and a stopped examination starts again (--out FOLDER saves both)"
     announce(
-        f"examining {options.experiment} of {names}",
+        f"examining {options.experiment} of {names}" + unsaved * (outside and options.out is None),
         *options.runs,
         readers=options.reader,
         splits=(options.split,),

@@ -65,6 +65,11 @@ class Folded:
         ends = np.append(self.starts, self.tokens)[positions + 1]
         return int((ends - 1 - self.starts[first] > limit).sum())
 
+    def fitting(self, positions: np.ndarray, limit: int) -> int:
+        """Return the longest context in words that has at most `limit` pieces before the word at each of these positions."""
+        ends = np.append(self.starts, self.tokens)[positions + 1]
+        return int((positions - np.searchsorted(self.starts, ends - 1 - limit)).min())
+
 
 @checked()
 def fold(

@@ -190,11 +190,8 @@ def _examine(
     )
     subject.check_unchanged(destination)
     store.finish(losses)
-    if destination is not None and cut:
-        warnings.warn(
-            f"{subject.name} reads at most {subject.window:,} tokens; the contexts of {cut:,} targets are longer, and cut",
-            stacklevel=2,
-        )
+    if ranks.rank == 0 and cut:
+        warnings.warn(_about_cut(subject, settings, losses, cut), stacklevel=2)
     record = effects.figures(_described(subject, settings, losses, cut))
     return ExaminationResult.of(write_result(destination, subject.name, record, provenance), [losses])
 
@@ -219,6 +216,17 @@ def _cut_contexts(subject: Subject, settings: ExaminationSettings, losses: Losse
         return 0
     reach = settings.maximum_context if EXPERIMENTS[settings.experiment].whole else settings.context
     return words.longer(*subject.examination.reached(losses.positions, reach), subject.window)
+
+
+def _about_cut(subject: Subject, settings: ExaminationSettings, losses: Losses, cut: int) -> str:
+    """Return a warning of contexts that were cut, with the longest context that fits for every target."""
+    words = subject.text.folded
+    fits = words.fitting(losses.positions, subject.window) if words and subject.window else 0
+    kind = "maximum context" if EXPERIMENTS[settings.experiment].whole else "context"
+    return (
+        f"{subject.name} reads at most {subject.window:,} tokens; the contexts of {cut:,} of {len(losses.positions):,} targets "
+        "are longer, and cut" + (f"; a {kind} of {fits:,} words fits for all of them" if fits else "")
+    )
 
 
 def _described(subject: Subject, settings: ExaminationSettings, losses: Losses, cut: int) -> dict[str, Any]:

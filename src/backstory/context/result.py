@@ -371,7 +371,12 @@ def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
     if f.pieces_per_word:
         lines.append(f"  contexts are in words, of {f.pieces_per_word:.2f} pieces on average")
     if f.window:
-        lines.append(f"  the model reads at most {f.window:,} {'pieces' if f.pieces_per_word else 'tokens'}")
+        cut = (
+            f"; the contexts of {f.cut_contexts:,} of {f.targets:,} targets were longer, and cut"
+            if f.cut_contexts
+            else ""
+        )
+        lines.append(f"  the model reads at most {f.window:,} {'pieces' if f.pieces_per_word else 'tokens'}{cut}")
     for by in dict.fromkeys(group.by for group in f.groups):
         lines += _split(by, [group for group in f.groups if group.by == by])
     return lines
