@@ -420,8 +420,8 @@ def test_what_does_not_fit_in_python_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scores of shape \(29,\) for 30 targets"):
         bs.examine(Short(), ids, "truncate", targets=30, maximum_context=20)
     found = bs.examine(build(), ids, "truncate", targets=30, maximum_context=20)
-    with pytest.raises(UserError, match=r"written as SVG.*name it curve\.svg"):
-        found.plot(tmp_path / "curve.png")
+    with pytest.raises(UserError, match=r"written as pdf, svg or png, and curve\.jpg.*name it curve\.svg"):
+        found.plot(tmp_path / "curve.jpg")
     assert not list(tmp_path.iterdir())
 
 
@@ -496,6 +496,8 @@ def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: 
 def test_a_truncation_is_plotted(tiny_run: Path, tmp_path: Path) -> None:
     found = bs.examine(tiny_run, experiment="truncate", out=tmp_path / "out", **SMALL)
     assert found.plot(tmp_path / "plot.svg").read_text().startswith("<svg")
+    assert found.plot(tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert found.plot(tmp_path / "plot.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_a_text_of_ones_own_is_examined(tiny_run: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from backstory.context.bootstrap import (
 from backstory.context.examination import Groups
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
+from backstory.reports.svg import FILES
 from backstory.results.effective_context import ContextRecord, ThresholdContext
 from backstory.results.examination_record import (
     EFFECTS,
@@ -233,19 +234,25 @@ class ExaminationResult(Result[ExaminationFigures[Any]]):
 
     @checked()
     def plot(self, path: Path | str) -> Path:
-        """Draw the experiment as an SVG file, in the style of the reports; a second figure is `NAME-2.svg` beside it.
+        """Draw the experiment as an SVG, PDF or PNG file, in the style of the reports; a second figure is `NAME-2` beside it.
 
-        Raises UserError for a name that is not one of SVG files, and where there is no plot of it: of experiments on words that
-        came before, without the split `class`.
+        Raises UserError for a name with another ending, and where there is no plot of it: of experiments on words that came
+        before, without the split `class`.
         """
         first = Path(path)
-        if first.suffix != ".svg":
-            raise UserError(f"a plot is written as SVG, and {first} is named otherwise; name it {first.stem}.svg")
+        if (ending := first.suffix[1:].lower()) not in FILES:
+            kinds = f"{', '.join(FILES[:-1])} or {FILES[-1]}"
+            raise UserError(
+                f"a plot is written as {kinds}, and {first.name} is named otherwise; name it {first.stem}.svg"
+            )
         plots = examination_plots(self)
         if not plots:
             raise UserError(f"there is no plot of {self.figures.experiment}; use .table(), or .figures")
         for number, plot in enumerate(plots, start=1):
-            write_atomically(first if number == 1 else first.with_stem(f"{first.stem}-{number}"), plot.svg)
+            write_atomically(
+                first if number == 1 else first.with_stem(f"{first.stem}-{number}"),
+                plot.svg if ending == "svg" else plot.drawn(ending),
+            )
         return first
 
     @checked()

@@ -76,6 +76,8 @@ HEIGHT = 2.9
 """Inches of a figure below its legend."""
 FILES = ("pdf", "svg", "png")
 """The endings of the files that a figure is saved to."""
+_UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""Metadata of a file that leave out the date, so that equal figures are equal files."""
 Draw = Callable[[float], "Figure"]
 """Draw a figure that is so many inches wide."""
 
@@ -99,6 +101,15 @@ class Plot:
         with style():
             return inline(self.draw(NARROW), f"{self.name}-narrow", self.title, self.caption, self.hints)
 
+    def drawn(self, ending: str) -> bytes:
+        """Return it drawn for a paper, as a file with this ending (`FILES`). Raises ValueError if it cannot be redrawn."""
+        if self.draw is None:
+            raise ValueError(f"{self.title} cannot be redrawn")
+        buffer = io.BytesIO()
+        with style():
+            self.draw(PAPER).savefig(buffer, format=ending, dpi=300, metadata=_UNDATED.get(ending))
+        return buffer.getvalue()
+
     def save(self, folder: Path, stem: str) -> list[Path]:
         """Draw it for a paper, and save it as PDF, SVG and PNG under this stem; return the files. Raises OSError."""
         if self.draw is None:
@@ -106,8 +117,8 @@ class Plot:
         paths = [folder / f"{stem}.{ending}" for ending in FILES]
         with style():
             figure = self.draw(PAPER)
-            for path, dated in zip(paths, ({"CreationDate": None}, {"Date": None}, None), strict=True):
-                figure.savefig(path, dpi=300, metadata=dated)
+            for ending, path in zip(FILES, paths, strict=True):
+                figure.savefig(path, dpi=300, metadata=_UNDATED.get(ending))
         return paths
 
 
