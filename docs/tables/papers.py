@@ -31,7 +31,8 @@ def suites() -> list[str]:
 
 def reproduction(name: str) -> Table:
     """Published beside ours, system by system, from results/reproduce-NAME.json; systems not run yet are left out."""
-    return _having(reproductions.systems_table(result(f"reproduce-{name}").figures), "Ours", MISSING)
+    table = reproductions.systems_table(result(f"reproduce-{name}").figures)
+    return _having(table, ("Ours", "Perplexity", "Bits"), MISSING)
 
 
 def claims(name: str) -> Table:
@@ -48,7 +49,7 @@ def findings(name: str) -> Table:
     return _having(reproductions.findings_table(result(f"reproduce-{name}").figures), "Does it hold here?", "not run")
 
 
-def _having(table: Table, heading: str, lacking: str) -> Table:
+def _having(table: Table, heading: str | tuple[str, ...], lacking: str) -> Table:
     """A table without the rows that say `lacking` in a column, named by the start of its heading."""
     index = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
     return replace(table, rows=tuple(row for row in table.rows if row[index] != lacking))

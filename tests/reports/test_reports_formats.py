@@ -14,8 +14,10 @@ import yaml
 from backstory.cli.report import main
 from backstory.config import UserError
 from backstory.reports import tidy, write
+from backstory.reports.document import Document
+from backstory.reports.document import compact as compact_pieces
 from backstory.reports.tables import Column, Table, compact
-from backstory.reports.writers import bibtex, escape_latex
+from backstory.reports.writers import bibtex, escape_latex, html_page, latex
 from backstory.results import result_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,3 +130,7 @@ def test_compact_tables_tell_units_and_what_is_the_same_once() -> None:
     assert said == "The same in every row: over (words): 1,000; text: x."
     alone, nothing = compact(Table(heads, rows[:1]))
     assert len(alone.columns) == 5 and nothing == ""
+    section = ("Runs", compact_pieces(Table(heads, rows), "Two runs"))
+    report = Document("t", (section,))
+    assert r"\caption{Two runs. The same in every row: over (words): 1,000; text: x.}" in latex(report)
+    assert html_page(report).count("The same in every row") == 1

@@ -104,6 +104,15 @@ def test_bits_have_four_decimals_and_their_unit() -> None:
     assert cells(table, "Ours, small scale") == ["1.6000"]
 
 
+def test_a_suite_without_published_values_names_its_metric() -> None:
+    table = systems_table(made_result(systems=[row("a", published=None, source=None, mean=3.6)]))
+    assert cells(table, "Perplexity") == ["3.60"] and "Ours, small scale" not in {c.heading for c in table.columns}
+    bits = made_result(
+        metric="bits_per_token", unit="character", systems=[row("a", published=None, source=None, mean=1.6)]
+    )
+    assert cells(systems_table(bits), "Bits per character") == ["1.6000"]
+
+
 def test_claims_have_gains_intervals_and_a_verdict() -> None:
     table = claims_table(made_result())
     assert table.rows[0] == ("A mixture helps", "2.86", "1.50", "0.25 to 2.75", "3 and 3", "yes")

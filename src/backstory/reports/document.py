@@ -52,6 +52,8 @@ class Tabular:
     table: Table
     about: str
     look: str = ""
+    same: str = ""
+    """A sentence on the columns that were left out, as all rows have the same there; it ends a numbered caption."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Document:
 def compact(table: Table, about: str) -> tuple[Tabular, Note]:
     """Return a table that tells units once, and a sentence on what is the same in every row."""
     smaller, same = compact_table(table)
-    return Tabular(smaller, about), Note(same)
+    return Tabular(smaller, about, same=same), Note(same)
 
 
 def figure(plot: Plot | None, commands: Iterable[str | None] = ()) -> Figure | None:

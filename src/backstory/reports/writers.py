@@ -193,13 +193,13 @@ def _label(text: str) -> str:
 
 
 def _table(piece: Tabular, label: str) -> str:
-    table = piece.table
+    table, caption = piece.table, f"{piece.about}. {piece.same}" if piece.same else piece.about
     size = r"\footnotesize\setlength{\tabcolsep}{3pt}" if len(table.columns) >= MANY else r"\small"
     head, *rows = (
         " & ".join(map(escape_latex, line)) + r" \\" for line in ([c.heading for c in table.columns], *table.rows)
     )
     return "\n".join((
-        r"\begin{table}[t]", rf"\centering{size}", rf"\caption{{{escape_latex(piece.about)}}}",
+        r"\begin{table}[t]", rf"\centering{size}", rf"\caption{{{escape_latex(caption)}}}",
         rf"\label{{tab:backstory-{label}}}", rf"\begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}", r"\toprule", head,
         r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
     ))  # fmt: skip

@@ -64,7 +64,8 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
             yield pieces.Alarm(f"{failed.run} failed: {failed.problem}")
         gates, findings, recency = gates_table(f), findings_table(f), recency_table(f)
         systems = systems_table(f)
-        yield from pieces.compact(systems.without(HOW), f"Systems of {run.name}")
+        about = f"Systems of {run.name}: means over seeds, with their standard deviation"
+        yield from pieces.compact(systems.without(HOW), about)
         how = Table(systems.columns, tuple({row[0]: row for row in systems.rows}.values())).only(("System", *HOW))
         heading = f"How each system was trained: {run.name}"
         yield pieces.details(heading, pieces.Tabular(how, heading))
@@ -110,7 +111,9 @@ def systems_table(figures: ReproductionFigures) -> Table:
         for s in f.systems
     ]  # fmt: skip
     metric = f"bits per {f.unit or 'token'}" if f.metric == "bits_per_token" else f.metric
-    heads = columns("System", "Read", f"Published {metric}", f"Ours, {f.scale} scale#", "Deviation#", "Seeds#",
+    published = any(s.published is not None for s in f.systems)
+    ours = f"Ours, {f.scale} scale#" if published else f"{metric[:1].upper()}{metric[1:]}#"
+    heads = columns("System", "Read", f"Published {metric}", ours, "Deviation#", "Seeds#",
                     "Parameters#", "Over#", "<unk>#", "Audit", "Effective context", "Tokens/s#", "Trained", "Note")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
 
