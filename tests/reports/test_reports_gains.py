@@ -8,7 +8,7 @@ import pytest
 
 from backstory.reports import read
 from backstory.reports.sections.gains_section import _groups as groups
-from backstory.reports.sections.gains_section import gains_table, headline
+from backstory.reports.sections.gains_section import gains_table, headline, seeds_table
 from backstory.results import RunResults
 
 NONE, BUFFER = {"kind": "none"}, {"kind": "span-buffer", "size": 512}
@@ -103,3 +103,21 @@ def test_nothing_unaudited_failed_stale_or_of_another_text_wins(trained: Any) ->
         assert headline([good, one]).startswith("good with cache scores best: perplexity 90.0")
     assert headline([good, better]).startswith("better scores best")
     assert headline([better]) == ""
+
+
+def test_runs_that_differ_only_in_their_seed_are_averaged(trained: Any) -> None:
+    runs = [trained(f"a{seed}", NONE, seed=seed, static=score) for seed, score in ((1, 100.0), (2, 110.0), (3, 90.0))]
+    where = "per word over 20,123 words of stdlib (test), mean and standard deviation of 3 seeds"
+    assert headline(runs) == f"a1, a2 and a3 differ only in their seed: perplexity 100.0 ± 10.0 {where}."
+    (group,) = groups(runs)
+    assert seeds_table(group).rows == (("a1, a2 and a3", "static", "100.0", "10.0", "3"),)
+    # The best seed of the worse setting does not win.
+    better = [trained(f"b{seed}", BUFFER, seed=seed, static=score) for seed, score in ((1, 95.0), (2, 96.0), (3, 97.0))]
+    assert headline([*runs, *better]) == (
+        f"b1, b2 and b3 score best on average: perplexity 96.0 ± 1.0 {where}, ahead of a1, a2 and a3 (100.0 ± 10.0)."
+    )
+
+
+def test_a_seed_that_was_trained_twice_is_no_set(trained: Any) -> None:
+    (group,) = groups([trained("a", NONE, static=100.0), trained("b", NONE, static=90.0)])
+    assert not seeds_table(group).rows

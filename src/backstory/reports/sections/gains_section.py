@@ -4,8 +4,10 @@ The control of an adaptive reader is the same model read without its outermost l
 a run of the same seed, trained in every respect alike, whose model lacks that part.
 """
 
+import json
 import math
 import re
+import statistics
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +24,13 @@ from backstory.results.examination_record import Published
 
 NOTE = (
     "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "
-    "the last reader, or a run of the same seed trained in the same way without the part. Each row is one training run: a "
-    "claim needs several seeds."
+    "the last reader, or a run of the same seed trained in the same way without the part. A claim "
+    "needs several seeds."
 )
+
+
+MOST_NAMED = 4
+"""Runs of a set that are all named; of more, the first two and their number."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ def headline(runs: Sequence[RunResults]) -> str:
     if not groups:
         return ""
     group = max(groups, key=lambda group: (group[0].figures.split == "test", len(group)))
+    sets = seed_sets(group)
+    if len(sets) < len(group):
+        return _headline_of_seeds(sets)
     names, best = _names(group), group[0]
     f = best.figures
     where = f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {best.result.corpus.title('one text')} ({f.split})"
@@ -123,6 +132,94 @@ def _name(reading: Contender, one_run: bool, static: bool) -> str:
     if one_run:
         return f"{reading.run.name} with {reader}" if reader else f"{reading.run.name} alone"
     return reading.run.name if static or not reader else f"{reading.run.name} with {reader}"
+
+
+# --- seeds ---
+
+
+def seed_sets(group: Sequence[Contender]) -> list[list[Contender]]:
+    """Return the readings of runs that differ only in their seed together, each set by seed, the best mean first.
+
+    A reading without such siblings is a set of its own. So are those of a set with a seed that was trained twice.
+    """
+    sets: dict[Hashable, list[Contender]] = {}
+    for number, reading in enumerate(group):
+        sets.setdefault(_but_for_seed(reading) or number, []).append(reading)
+    split: list[list[Contender]] = []
+    for one in sets.values():
+        twice = len({_seed(reading) for reading in one}) < len(one)
+        split += [[reading] for reading in one] if twice else [sorted(one, key=lambda reading: str(_seed(reading)))]
+    return sorted(split, key=lambda one: statistics.fmean(reading.figures.nats_per_token for reading in one))
+
+
+def _seed(reading: Contender) -> Any:
+    return reading.run.training.provenance.seed if reading.run.training else None
+
+
+def _but_for_seed(reading: Contender) -> Hashable:
+    """Return all that a reading and its run were made with but for the seed; None where it was not recorded."""
+    trained, training = _trained(reading), reading.run.training
+    if trained is None or training is None or training.provenance.seed is None:
+        return None
+    model, rest, tokens, *_ = trained
+    settings = json.dumps([model, {k: v for k, v in rest.items() if k != "seed"}], sort_keys=True, default=str)
+    return settings, str(tokens), reading.figures.reader, training.provenance.init_from is None
+
+
+def seeds_table(group: Sequence[Contender]) -> Table:
+    """Return mean and sample standard deviation of the scores of runs that differ only in their seed."""
+    rows = []
+    for one in seed_sets(group):
+        if len(one) > 1:
+            mean, deviation = _mean_score(one)
+            rows.append((_set_runs(one), one[0].figures.reader, mean, deviation, count(len(one))))
+    heads = columns("Runs", "Read by", f"Mean {_measure(group[0].figures.unit)}#", "Deviation#", "Seeds#")
+    return Table(heads, tuple(rows))
+
+
+def _mean_score(readings: Sequence[Contender]) -> tuple[str, str]:
+    """Return the mean of the scores and their sample standard deviation, with as many decimals; the latter of several."""
+    in_bits = readings[0].figures.unit in measures.IN_BITS
+    measure = measures.bits if in_bits else measures.perplexity
+    scores = [measure(reading.figures.nats_per_token) for reading in readings]
+    mean = statistics.fmean(scores)
+    shown = formats.decimal(mean, 3) if in_bits else formats.perplexity(mean)
+    decimals = len(shown.partition(".")[2])
+    return shown, formats.decimal(statistics.stdev(scores), decimals) if len(scores) > 1 else MISSING
+
+
+def _set_runs(readings: Sequence[Contender]) -> str:
+    """Return the names of the runs, the first of many."""
+    names = [reading.run.name for reading in readings]
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:2])}, ... ({len(names)} runs)"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _headline_of_seeds(sets: Sequence[Sequence[Contender]]) -> str:
+    """Return the sentence that names the best set of seeds by its mean, and how far it is below the next."""
+    best, f = sets[0], sets[0][0].figures
+    shown = _with_deviation(best)
+    score = f"{shown} bits per {f.unit}" if f.unit in measures.IN_BITS else f"perplexity {shown} per {f.unit}"
+    where = (
+        f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {best[0].result.corpus.title('one text')} ({f.split})"
+    )
+    about = f"mean and standard deviation of {len(best)} seeds" if len(best) > 1 else "of one seed"
+    if len(sets) == 1:
+        return f"{_set_name(best)} differ only in their seed: {score} {where}, {about}."
+    scores = "scores best" if len(best) == 1 else "score best on average"
+    following = f"ahead of {_set_name(sets[1])} ({_with_deviation(sets[1])})"
+    return f"{_set_name(best)} {scores}: {score} {where}, {about}, {following}."
+
+
+def _with_deviation(readings: Sequence[Contender]) -> str:
+    mean, deviation = _mean_score(readings)
+    return mean if deviation == MISSING else f"{mean} ± {deviation}"
+
+
+def _set_name(readings: Sequence[Contender]) -> str:
+    reader = readings[0].figures.reader
+    return _set_runs(readings) + ("" if reader == "static" else f" with {reader}")
 
 
 # --- controls ---
@@ -193,9 +290,13 @@ def gains_table(group: Sequence[Contender]) -> Table:
             gain = "tie" if shown == reading.shown else f"{_signed(100 * _change(reading.figures, control.nats))}"
             cells = (control.name, control.differs, shown, gain)
         rows.append((name, reading.shown, *cells))
-    measure = measures.measure_of(unit) + ("" if unit in measures.IN_BITS else f" per {unit}")
+    measure = _measure(unit)
     heads = columns("Reading", f"{measure[:1].upper()}{measure[1:]}#", "Control", "Which has", "Its score#", "Change#")
     return Table(heads, tuple(rows))
+
+
+def _measure(unit: str) -> str:
+    return measures.measure_of(unit) + ("" if unit in measures.IN_BITS else f" per {unit}")
 
 
 def _signed(value: float) -> str:
@@ -203,12 +304,13 @@ def _signed(value: float) -> str:
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield every audited reading beside its fair control, the best first."""
+    """Yield every audited reading beside its fair control, the best first, and means over runs that differ in their seed."""
     groups = _groups(runs)
     for group in groups:
         f = group[0].figures
         about = f"{group[0].result.corpus.title()}, {f.split}: {count(f.tokens)} {plural(f.unit, f.tokens)}"
         yield pieces.Heading(about if len(groups) > 1 else "")
+        yield pieces.Tabular(seeds_table(group), f"Means over seeds with their standard deviation, {about}")
         yield pieces.Tabular(gains_table(group), f"Readings and their controls, {about}")
     yield pieces.Note(NOTE if groups else "")
 
