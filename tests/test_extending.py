@@ -127,6 +127,11 @@ def test_the_other_parts_of_the_page_work(backstory: Backstory, folder: Path, ti
     assert read.returncode == 0, read.stderr
     figures = json.loads(read.stdout)["figures"]
     assert 0 <= figures["sure"]["share"] <= 1 and figures["reader"] == "sharp:power=1.05" and figures["audit"]["passed"]
+    tune = ["reader", "tune", "run", "--reader", "sharp", "--plugin", "my_reader.py"]
+    refused = backstory(folder, *tune)
+    assert refused.returncode == 2 and "give some, as in --in-turn --grid power=VALUE,VALUE\n" in refused.stderr
+    tuned = backstory(folder, *tune, "--in-turn", "--grid", "power=1.05,1.1")
+    assert tuned.returncode == 0 and (folder / "run" / "readers" / "sharp.json").exists(), tuned.stderr
     report = backstory(folder, "report", "run", "--out", "report.html")
     assert report.returncode == 0, report.stderr
     flags = ["--plugin", "my_experiment.py", "--targets", "20", "--maximum-context", "60", "--context", "40"]

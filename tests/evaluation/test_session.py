@@ -349,7 +349,7 @@ def test_what_a_person_sees(read: Callable, tmp_path: Path) -> None:
         "  unknown     22.2% of the words are outside the vocabulary (read as <unk>), so the perplexity "
     )
     assert err.splitlines() == [
-        "backstory: what the vocabulary lacks is read as <unk>",
+        "backstory: words outside the vocabulary are read as <unk>",
         f"backstory: read and saved in {tmp_path / 's'}; continue with --resume",
     ]
 
@@ -377,7 +377,7 @@ def test_tokens_are_shown_with_their_surprisal(read: Callable, tokenized_run: Ru
 def test_nothing_to_read_is_nothing_read(read: Callable, tmp_path: Path) -> None:
     code, out, err = read("", "--session", str(tmp_path / "s"))
     assert (code, out) == (0, "nothing was read: standard input held no text\n")
-    assert err == "backstory: read, but nothing came, so nothing is saved\n"
+    assert err == "backstory: read; without text there is no session to save\n"
     assert not (tmp_path / "s").exists()
 
 

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             note = f"from line {opened.state.lines + 1} on; " if args.resume else ""
             print(f"backstory: {note}type a line, and Ctrl-D to end", file=sys.stderr)
         elif args.resume:
-            print(f"backstory: going on after line {opened.state.lines}", file=sys.stderr)
+            print(f"backstory: continuing after line {opened.state.lines}", file=sys.stderr)
         # Nothing more is read once nobody reads the output; the session keeps what was read.
         opened.read(typed.fileno(), stopped=lambda: listening.requested or failure() is not None)
     if not args.json:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     where = ""
     if args.session is not None:
         saved = f" and saved in {args.session}; continue with --resume"
-        where = saved if opened.state.tokens else ", but nothing came, so nothing is saved"
+        where = saved if opened.state.tokens else "; without text there is no session to save"
     if listening.signal is not None:
         print(f"backstory: stopped{where}", file=sys.stderr)
         return 128 + listening.signal
@@ -99,7 +99,7 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
     def show(line: "Line") -> None:
         nonlocal noted, warned
         if unknown in line.ids and not noted:
-            print(f"backstory: what the vocabulary lacks is read as {vocabulary.words[unknown]}", file=sys.stderr)
+            print(f"backstory: words outside the vocabulary are read as {vocabulary.words[unknown]}", file=sys.stderr)
             noted = True
         if not warned and line.all_tokens >= ENOUGH and opened.unknown_share().meaningless:
             print(f"backstory: {_warning(opened)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, replace
+from dataclasses import fields as dataclass_fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,12 @@ def tune_reader(
     """
     _check_split(split)
     if not in_turn and not READERS[stack[-1].name].tunable:
-        raise UserError(f"the reader {stack[-1].name} has no settings to tune")
+        name, settings = stack[-1].name, [one.name for one in dataclass_fields(READERS[stack[-1].name].settings)]
+        if not settings:
+            raise UserError(f"the reader {name} has no settings to tune")
+        raise UserError(
+            f"the reader {name} names no values to try; give some, as in --in-turn --grid {settings[0]}=VALUE,VALUE"
+        )
     lists = parse_grid(stack if in_turn else stack[-1:], grid)
     setup = open_evaluation(model, split=split, allow_unknown=True, **fields)
     _check_run(setup.run)
