@@ -74,7 +74,7 @@ def test_the_core_of_the_page_is_short_and_keeps_the_contract(backstory: Backsto
     assert len(code) <= 40
     done = backstory(folder, "check", "my_core.py")
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 13 and "FAILED" not in done.stdout
+    assert len(done.stdout.splitlines()) == 14 and "FAILED" not in done.stdout
 
 
 def test_the_error_of_the_page_names_the_line_of_the_class() -> None:
@@ -381,6 +381,19 @@ def test_a_core_that_breaks_the_contract_is_told_with_its_line(backstory: Backst
         assert (
             done.returncode == 2 and f"my_core.py, line {line}: core gru: " in done.stderr and sentence in done.stderr
         )
+
+
+def test_a_core_that_the_training_cannot_use_fails_its_check(backstory: Backstory, folder: Path) -> None:
+    code = page_file("my_core.py")
+    for change, sentence in {
+        "    parameters = None\n": "its attribute parameters hides the method of torch.nn.Module; give it another name",
+        "    def param_groups(self):\n        return None\n": "param_groups() must return a list of ",
+        "    def extra_activations(self):\n        return 0\n": "extra_activations() takes 1 positional argument",
+    }.items():
+        (folder / "my_core.py").write_text(code.replace("    def start(", f"{change}\n    def start("))
+        done = backstory(folder, "check", "my_core.py")
+        assert done.returncode == 2 and sentence in done.stderr, done.stderr
+        assert done.stdout.endswith("core gru: a step of training can be taken ... FAILED\n")
 
 
 def test_a_plugin_that_is_no_file_is_refused(backstory: Backstory, tmp_path: Path) -> None:

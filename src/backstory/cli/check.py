@@ -93,6 +93,7 @@ def checks(part: "Registered") -> Iterator[Check]:
         for sentence, check in contract.MODEL_CHECKS.items():
             yield sentence, later(check)
         yield "a saved model predicts the same", lambda: contract.is_what_is_saved(settings)
+        yield "a step of training can be taken", lambda: contract.takes_a_step(settings)
     elif part.kind == "reader":
         yield "it can be built", lambda: made.append(contract.reader_of(part.part))
         for sentence, check in contract.READER_CHECKS.items():

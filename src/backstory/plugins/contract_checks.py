@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SoftmaxConfig
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SoftmaxConfig, TrainingConfig
 from backstory.config.options import EvalOptions
 from backstory.context.examination import Examination
 from backstory.context.experiments import Condition, Experiment
@@ -37,13 +37,17 @@ from backstory.models import (
     map_state,
     unflatten,
 )
+from backstory.models.contract import ParamGroup
 from backstory.readers import Reader, ReaderKind, StaticReader
 from backstory.readers.base import block_count
 from backstory.readers.kind import BuildContext
 from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import Run, load_weights, weights
+from backstory.training.memory_estimate import Text, estimate
+from backstory.training.optimizers import build_optimizer, parameter_groups
 
 BATCH, TIME, TYPES = 3, 12, 17
+FULL_PRECISION = Precision(torch.float32, "the default for reading")
 
 
 class ContractError(Exception):
@@ -201,11 +205,15 @@ MODEL_CHECKS: Mapping[str, Callable[[LanguageModel], None]] = {
 }
 
 
-def model_with(core: Any, seed: int = 0) -> LanguageModel:
+def config_with(core: Any) -> ModelConfig:
+    """Return the settings of a small model around a core's settings."""
+    return ModelConfig(EmbeddingConfig(size=8, dropout=0.1), core, head=SoftmaxConfig(tied=False))
+
+
+def model_with(core: Any, seed: int = 0) -> ComposedModel:
     """Return a small model around a core's settings, with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    config = ModelConfig(EmbeddingConfig(size=8, dropout=0.1), core, head=SoftmaxConfig(tied=False))
-    return build_model(config, TYPES).eval()
+    return build_model(config_with(core), TYPES).eval()
 
 
 def is_what_is_saved(core: Any) -> None:
@@ -219,6 +227,30 @@ def is_what_is_saved(core: Any) -> None:
         torch.equal(*tables),
         "a model that was saved and loaded predicts something else; keep its tensors as nn.Parameter or by register_buffer",
     )
+
+
+def takes_a_step(core: Any) -> None:
+    """Check what the training asks of a model beside its gradients: its parts in words, their memory, and groups of weights."""
+    model, tokens = model_with(core).train(), example_tokens()
+    hidden = sorted(
+        name
+        for name, method in vars(nn.Module).items()
+        if not name.startswith("_") and callable(method) and not callable(getattr(model.core, name))
+    )
+    require(not hidden, f"its attribute {', '.join(hidden)} hides the method of torch.nn.Module; give it another name")
+    groups = model.core.param_groups()
+    require(
+        isinstance(groups, Sequence) and all(isinstance(group, ParamGroup) for group in groups),
+        "param_groups() must return a list of backstory.models.contract.ParamGroup",
+    )
+    repr(model)
+    estimate(RunConfig(model=config_with(core)), Text(TYPES, tokens.numel()), FULL_PRECISION)
+    optimizer = build_optimizer(parameter_groups(model), TrainingConfig())
+    prediction, _ = model(tokens, model.start(BATCH))
+    (-prediction.log_prob(tokens.roll(-1, 1)).mean()).backward()
+    optimizer.step()
+    finite = all(bool(p.isfinite().all()) for p in model.parameters())
+    require(finite, "the first step of training makes weights that are not finite")
 
 
 # --- readers ---
@@ -322,7 +354,7 @@ READER_CHECKS: Mapping[str, Callable[[Reader], None]] = {
 
 def reader_of(kind: ReaderKind) -> Reader:
     """Return a reader of the kind with its default settings over a small model, around a static one if it wraps another."""
-    model, precision = small_model(), Precision(torch.float32, "the default for reading")
+    model, precision = small_model(), FULL_PRECISION
     vocabulary = build_vocabulary({str(i): TYPES - i for i in range(TYPES - 2)}, tokenizer("words"))
     run = Run(Path("run"), model, vocabulary, RunConfig(), {}, {})
     inner = StaticReader(model, precision) if kind.wraps else None
