@@ -101,6 +101,16 @@ def test_the_seed_decides_the_run(command: Command) -> None:
     assert nats[0] == nats[1] != nats[2]
 
 
+def test_a_run_is_resumed_by_its_folder_alone(command: Command) -> None:
+    """Its recipe is the settings in its folder."""
+    train(command)
+    log = Path("new/metrics.jsonl").read_text()
+    for arguments in ("--resume new", "--threads 1 --resume ./new --json", "--out new --resume", "--resume --out=new"):
+        done = command("train", *arguments.split())
+        assert done.code == 0 and "new is finished already" in done.err, done.err
+        assert Path("new/metrics.jsonl").read_text() == log
+
+
 def test_a_finished_run_is_resumed_without_harm(command: Command) -> None:
     train(command)
     before, figures = tree(Path("new/checkpoints")), written(Path("new"))["figures"]

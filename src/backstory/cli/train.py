@@ -66,6 +66,7 @@ class TrainArguments(JsonOutput):
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the commands that come next."""
     if "--resume" in arguments:
+        arguments = run_first(arguments)
         check_resumable(arguments[0])
     recipe, args = parse_with_recipe(TrainArguments, arguments, "train")
     from backstory.runs.run_folder import check_folder
@@ -118,6 +119,29 @@ def _early_interruption(out: Path) -> Iterator[None]:
             raise
         number = stop.signal if isinstance(stop, Interrupted) else signal.SIGINT
         raise Stopped(f"interrupted before anything was saved; {folder.remedy}", number) from None
+
+
+def run_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a resumed training with its run in the place of the recipe, where none is named there.
+
+    The run is the folder after `--resume`, else that of `--out`: its settings are those of the recipe that it was trained with.
+    """
+    words = list(arguments)
+    if not words[0].startswith("-"):
+        return words
+    after = words.index("--resume") + 1
+    if words[after:] and not words[after].startswith("-"):
+        run = words.pop(after)
+        is_path = "/" in run or Path(run, recipes.CONFIG).exists()
+        return [_as_folder(run), *words] if is_path else list(arguments)  # the name of a recipe comes first
+    outs = [value for flag, value in pairwise(words) if flag == "--out"]
+    outs += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+    return [_as_folder(outs[-1]), *words] if outs and not outs[-1].startswith("-") else words
+
+
+def _as_folder(run: str) -> str:
+    """Return the path of a run as one that cannot be taken for the name of a recipe."""
+    return run if "/" in run else f"./{run}"
 
 
 def check_resumable(run: str) -> None:
