@@ -1,10 +1,11 @@
 """Arguments checked against annotations and ranges."""
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pytest
@@ -59,6 +60,20 @@ class Kept:
 def test_what_is_refused(given: dict[str, Any], kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told):
         called(**{"folder": "run", **given})
+
+
+def test_a_closed_file_is_named() -> None:
+    @checked()
+    def reading(text: str | Path | BinaryIO | None = None) -> None:
+        assert text is not None
+
+    file = io.BytesIO(b"a text")
+    reading(file)
+    file.close()
+    with pytest.raises(UserError, match="text is a closed file; open it again"):
+        reading(file)
+    with pytest.raises(TypeError, match=r"not an object$"):
+        reading(object())  # type: ignore[arg-type]
 
 
 def test_what_is_taken() -> None:

@@ -134,6 +134,8 @@ def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float
         if names and isinstance(value, str):
             raise UserError(f"{message}{nearest(value, [n for n in names if isinstance(n, str)])}")
         raise TypeError(message)
+    if typing.BinaryIO in kinds and getattr(value, "closed", False) is True:
+        raise UserError(f"{name} is a closed file; open it again, and close it afterwards")
     may_be_text = isinstance(value, str) and str in kinds and typing.BinaryIO in kinds  # a text itself, no path
     if isinstance(value, str | os.PathLike) and Path in kinds and not may_be_text:
         path = str(value)
@@ -220,7 +222,12 @@ def _members(protocol: type) -> list[str]:
 def described(value: Any) -> str:
     """Return a value in words, or only its type if a line cannot show it."""
     plain = isinstance(value, numbers.Number | str | bytes | list | tuple | dict | os.PathLike | type | None)
-    return shown(value) if plain else f"a {type(value).__name__}"
+    return shown(value) if plain else with_article(type(value).__name__)
+
+
+def with_article(noun: str) -> str:
+    """Return `a Reader` or `an Examination`."""
+    return f"an {noun}" if noun[0] in "aeioAEIO" else f"a {noun}"
 
 
 def _called(kind: Any) -> str:
@@ -236,11 +243,10 @@ def _called(kind: Any) -> str:
         return _WORDS[origin]
     name = getattr(origin, "__name__", str(origin))
     if inner and isinstance(origin, type) and issubclass(origin, collections.abc.Sequence | frozenset):
-        parts = " or ".join(
-            dict.fromkeys(_called(k).removeprefix("a ") for part in inner if part is not ... for k in _kinds(part))
-        )
-        return f"a {name.lower()} of {parts}"
-    return f"a {name}"
+        members = (_called(kind) for part in inner if part is not ... for kind in _kinds(part))
+        parts = dict.fromkeys(member.removeprefix("a ").removeprefix("an ") for member in members)
+        return f"a {name.lower()} of {' or '.join(parts)}"
+    return with_article(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backstory.config import UserError
-from backstory.config.arguments import checked
+from backstory.config.arguments import checked, with_article
 from backstory.config.examination_options import ExaminationSettings, ExamineOptions
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
@@ -152,7 +152,7 @@ def examine_model(
         raise UserError(f"{unused[0]} works with runs only; leave it out to examine a model in memory")
     if not isinstance(model, LanguageModel | Reader) and not hasattr(model, "score"):
         raise UserError(
-            f"a {type(model).__name__} cannot be examined; give a model, a reader or something with `score`"
+            f"{with_article(type(model).__name__)} cannot be examined; give a model, a reader or something with `score`"
         )
     subject = subject_in_memory(model, corpus, options, name)
     if options.out is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError
-from backstory.config.arguments import checked, described, diagnosed
+from backstory.config.arguments import checked, described, diagnosed, with_article
 from backstory.data import Boundaries
 from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
@@ -234,8 +234,8 @@ class WordScorer:
         """
         if boundaries is not None and not isinstance(scorer, PrefixScorer):
             raise UserError(
-                f"a {type(scorer).__name__} gives no mass of the pieces that begin a word; give it `score_prefixes`, or take "
-                "the word score sum"
+                f"{with_article(type(scorer).__name__)} gives no mass of the pieces that begin a word; give it "
+                "`score_prefixes`, or take the word score sum"
             )
         self.scorer, self.pieces, self.maximum_length = scorer, pieces, maximum_length
         self.boundaries = boundaries

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from backstory.config.arguments import described, diagnosed
+from backstory.config.arguments import described, diagnosed, with_article
 from backstory.config.renamed import STATES
 
 State = Any
@@ -145,6 +145,7 @@ def check_state(state: Any, start: Callable[[int], Any], rows: int, argument: st
             f"state must be of this model and of {rows} rows, as {argument} is and as start({rows}) makes it: {error}"
         ) from None
     if type(state) is not type(expected):
-        raise TypeError(f"state must be a {type(expected).__name__}, as start({rows}) makes it, not {described(state)}")
+        expected_type = with_article(type(expected).__name__)
+        raise TypeError(f"state must be {expected_type}, as start({rows}) makes it, not {described(state)}")
     for name, tensor in flatten(expected).items():
         check_device(f"state.{name}", flatten(state)[name], tensor)

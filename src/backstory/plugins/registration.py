@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from backstory.config import ModelConfig, UserError, plural
+from backstory.config.arguments import with_article
 from backstory.config.errors import nearest
 from backstory.context.experiments import EXPERIMENTS, Experiment
 from backstory.evaluation.metrics import METRICS, Metric
@@ -130,11 +131,11 @@ def _add_metric(metric: Any) -> tuple[str, None]:
 
 def _check_new(kind: str, name: Any, known: Any) -> None:
     if not isinstance(name, str) or not name or not name.replace("-", "").isalnum() or not name.isascii():
-        raise UserError(f"the name of a {kind} is made of letters, digits and hyphens, not {name!r}")
+        raise UserError(f"the name of {with_article(kind)} is made of letters, digits and hyphens, not {name!r}")
     if name in known:
         earlier = next((part for part in _REGISTERED if (part.kind, part.name) == (kind, name)), None)
         where = "in backstory" if earlier is None else f"in {earlier.where}"
-        raise UserError(f"there is a {kind} named {name} already, {where}; choose another name")
+        raise UserError(f"there is {with_article(kind)} named {name} already, {where}; choose another name")
 
 
 def source_line(part: Any) -> int | None:
