@@ -90,3 +90,19 @@ def test_the_proof_of_a_reading_has_progress_of_its_own(command: Command, monkey
     monkeypatch.setattr(progress, "EVERY", 0.0)
     said = command("evaluate", "run", "--proof", "cache.bks").err.splitlines()
     assert {line.split(":")[0] for line in said} == {"writing cache.bks"}, "the reading itself is a single block"
+
+
+@pytest.mark.usefixtures("run_copy")
+@pytest.mark.parametrize(
+    ("flags", "bar"),
+    [
+        ("--reader cache --after valid", "reading valid, then test"),
+        ("--reader dynamic:rule=sgd,rate=0.1 --reader cache", "reading test twice, adaptive and static"),
+    ],
+)
+def test_the_bar_says_why_it_counts_more_tokens_than_the_text_has(
+    command: Command, monkeypatch: pytest.MonkeyPatch, flags: str, bar: str
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    said = command("evaluate", "run", *flags.split()).err.splitlines()
+    assert {line.split(":")[0] for line in said} == {bar}

@@ -103,7 +103,7 @@ def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> "Resu
 
     if args.collect_statistics:
         _collect_statistics(args, run)
-    with progress_bar(f"reading {_text_name(args)}") as progress:
+    with progress_bar(f"reading {passes(_text_name(args), args.reader, args.after)}") as progress:
         return evaluate(run, options, progress)
 
 
@@ -113,7 +113,7 @@ def _evaluate_corpora(args: EvaluateArguments, run: Path) -> int:
 
     if args.collect_statistics:
         raise UserError("--collect-statistics is for one corpus; name one")
-    with progress_bar(f"reading {len(args.corpus)} corpora") as progress:
+    with progress_bar(f"reading {passes(f'{len(args.corpus)} corpora', args.reader, args.after)}") as progress:
         results = evaluate_corpora(run, args.corpus, args.options(), progress)
     args.show(results, lambda: corpora_table(results))
     return _exit_code(results)
@@ -137,6 +137,15 @@ def corpora_table(results: Sequence["Result[EvaluationFigures]"]) -> str:
     first = results[0].figures
     head = f"{results[0].name}, {first.split} split, {first.reader} reader, scored per {first.unit}"
     return "\n".join([head, to_text(Table(headings, tuple(rows))), *warnings])
+
+
+def passes(text: str, readers: Sequence[str], after: str | None) -> str:
+    """Return what the progress bar counts the tokens of: the split read before, and a second pass where a model adapts."""
+    from backstory.readers.registry import parse_stack
+
+    before = "" if after is None else f"{after}, then "
+    adapts = parse_stack(readers or "static")[0].name != "static"
+    return f"{before}{text}{' twice, adaptive and static' if adapts else ''}"
 
 
 def _text_name(args: EvaluateArguments) -> str:
