@@ -95,11 +95,10 @@ def evaluate(
         if adapted:
             static = StaticReader(setup.run.model, reader.precision)
             deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
-        facts = checkpoint.facts.get("text")
-        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report, overlap, facts)
-        if options.proof is not None:
-            figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
-        origin = replace(origin, seconds=round(checkpoint.readings["text"].seconds, 1))
+        readings, facts = checkpoint.readings, checkpoint.facts.get("text")
+        figures = collect_figures(setup, readings, metrics, audit.report, overlap, facts)
+        figures = _proved(figures, setup, progress)
+        origin = replace(origin, seconds=round(readings["text"].seconds, 1))
         setup.run.check_unchanged(destination)
         return write_result(destination, setup.run.name, figures, origin)
 
@@ -169,14 +168,20 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
             readings[name] = one.result()
     figures = collect_figures(setup, readings, metrics, audit.report, overlap)
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
-    figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
-    if options.proof is not None:
-        figures = replace(figures, proof=write_proof(setup, options.proof, figures.nats_per_token, progress))
+    figures = _proved(replace(figures, **counts, **window(setup, int(reading.lengths.max()))), setup, progress)
     origin = replace(origin, seconds=round(readings["text"].seconds, 1))
     setup.run.check_unchanged(destination)
     if options.per_line is not None:
         write_lines(options.per_line, split, lines, reading)
     return write_result(destination, setup.run.name, figures, origin)
+
+
+def _proved(figures: EvaluationFigures, setup: EvalSetup, progress: ProgressCallback | None) -> EvaluationFigures:
+    """Return the figures with the proof of their score, if one is to be written."""
+    proof = setup.options.proof
+    if proof is None:
+        return figures
+    return replace(figures, proof=write_proof(setup, proof, figures.nats_per_token, progress))
 
 
 def audit_reader(setup: EvalSetup, progress: ProgressCallback | None = None) -> tuple[Reading, AuditReport]:

@@ -194,11 +194,22 @@ _traces: ContextVar[Mapping[ExternalMemory, list[AddressingTrace]]] = ContextVar
 
 def build_machine(config: ExternalMemoryConfig) -> Machine:
     """Build the memory of these settings. Raises UserError for an addressing that it cannot have."""
-    sizes = config.slots, config.width, config.heads, Addressing()
-    machine: Machine = TuringMachine(*sizes)
+    machine: Machine
     if isinstance(config, NeuralComputerConfig):
-        flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness, config.sharpening
-        machine = NeuralComputer(*sizes, *flags)
+        machine = NeuralComputer(
+            config.slots,
+            config.width,
+            config.heads,
+            Addressing(),
+            link=config.link,
+            allocation=config.allocation,
+            mask=config.mask,
+            deallocation=config.deallocation,
+            sharpness=config.sharpness,
+            sharpening=config.sharpening,
+        )
+    else:
+        machine = TuringMachine(config.slots, config.width, config.heads, Addressing())
     return _addressed(machine, config.addressing)
 
 
