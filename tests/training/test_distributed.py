@@ -144,3 +144,46 @@ def test_ranks_that_cannot_be_met_are_told_of_at_once(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"cannot meet the other ranks at nowhere\.invalid:29500"), joined():
         pass
+
+
+REDUCTIONS = """
+import torch, torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig
+from backstory.jobs.ranks import joined
+from backstory.models import Precision, build_model
+from backstory.training.gradients import Accumulated, Eager
+from backstory.training.objectives import Likelihood
+
+def build():
+    torch.manual_seed(0)
+    return build_model(ModelConfig(EmbeddingConfig(size=7, dropout=0.0), core), 11)
+
+def gradient(model, of):
+    return Eager(of, list(model.parameters()), Likelihood(), Precision(torch.float32, "the test"), clip=0.0)
+
+off = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout", "weight_drop"), 0.0)
+core, text = LSTMConfig(layers=2, hidden=9, **off), torch.randint(11, (8, 6), generator=torch.Generator().manual_seed(1))
+with joined() as ranks:
+    whole, shared = build(), build()
+    gradient(whole, whole)(text, whole.start(8))
+    parallel, reduced = ranks.parallel(shared), []
+    parallel.register_comm_hook(None, lambda _, bucket: (reduced.append(bucket.is_last()), allreduce_hook(None, bucket))[1])
+    rows = ranks.share(8)
+    for step in range(3):
+        reduced.clear()
+        Accumulated(gradient(shared, parallel), 3)(text[rows], shared.start(4))
+        assert sum(reduced) == 1, f"step {step}: {sum(reduced)} reductions"
+        for (name, one), other in zip(whole.named_parameters(), shared.parameters()):
+            torch.testing.assert_close(other.grad, one.grad, rtol=0, atol=1e-7, msg=lambda m: f"{name}: {m}")
+    print("as one process")
+"""
+
+
+def test_accumulated_gradients_are_reduced_once_a_step(tmp_path: Path) -> None:
+    script = tmp_path / "reductions.py"
+    script.write_text(REDUCTIONS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("as one process") == 2

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import RunConfig
 from backstory.models import Precision, State, clone, detach, flatten, unflatten
@@ -62,6 +64,10 @@ class Eager:
         (loss if weight == 1.0 else loss * weight).backward()
         return {LOSS: loss.detach(), **figures}, detach(after)
 
+    def without_reduction(self) -> AbstractContextManager[object]:
+        """Keep the gradients that the block adds from the other ranks, until a backward pass outside of it."""
+        return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else nullcontext()
+
     def clipped(self) -> Tensor:
         """Clip the present gradients; return their norm before that."""
         return nn.utils.clip_grad_norm_(self.parameters, self.clip or math.inf, foreach=True)
@@ -88,7 +94,10 @@ class Accumulated:
             part, share = slice(int(rows[0]), int(rows[-1]) + 1), len(rows) / len(text)
             before = map_state(lambda tensor, part=part: tensor[part], state)
             mask = None if answer_mask is None else answer_mask[part]
-            figures, after = self.eager.backward(text[part], before, mask, share)
+            # Ranks add up their gradients once per step, with the last part.
+            is_last = part.stop == len(text)
+            with nullcontext() if is_last else self.eager.without_reduction():
+                figures, after = self.eager.backward(text[part], before, mask, share)
             states.append(flatten(after))
             for name, value in figures.items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + share * value
