@@ -17,7 +17,7 @@ import torch
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
-from backstory.interop.hugging_face import load
+from backstory.interop.hugging_face import check_one_device, load
 from backstory.runs.run import weights_hash
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
@@ -176,6 +176,41 @@ def test_a_device_map_reads_the_same(folder: Path, text: Path) -> None:
     mapped, plain = bs.evaluate(f"hf:{folder}", text=text, device_map="auto"), bs.evaluate(f"hf:{folder}", text=text)
     if not torch.cuda.is_available():
         assert mapped.figures.nats_per_token == plain.figures.nats_per_token
+
+
+@pytest.mark.parametrize("layer", ["lm_head", "transformer.h"])
+def test_a_model_that_does_not_fit_on_one_device_is_refused(
+    layer: str, folder: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("accelerate")
+    automatic = pytest.importorskip("transformers").AutoModelForCausalLM
+    load_mapped = automatic.from_pretrained
+    parts = ("transformer.wte", "transformer.wpe", "transformer.drop", "transformer.h", "transformer.ln_f", "lm_head")
+    device_map = {part: "disk" if part == layer else "cpu" for part in parts}
+
+    def with_little_memory(source: str, **how: Any) -> Any:
+        assert how["device_map"] == "sequential"
+        return load_mapped(source, **how | {"device_map": device_map, "offload_folder": str(tmp_path / "disk")})
+
+    monkeypatch.setattr(automatic, "from_pretrained", with_little_memory)
+    with pytest.raises(
+        UserError, match=r"tiny does not fit on one device, and was spread over cpu and disk; use dtype=.bfloat16. or"
+    ):
+        bs.evaluate(f"hf:{folder}", text=text, device_map="auto")
+
+
+@pytest.mark.parametrize(
+    ("places", "spread"), [((0, 0), None), ((0, 1), "cuda:0 and cuda:1"), ((0, "cpu"), "cpu and cuda:0")]
+)
+def test_weights_on_two_devices_are_refused(places: tuple[int | str, ...], spread: str | None) -> None:
+    device_map = dict(zip(("layers", "head"), places, strict=True))
+    if spread is None:
+        check_one_device(device_map, "hf:tiny")
+        return
+    with pytest.raises(
+        UserError, match=f"hf:tiny does not fit on one device, and was spread over {spread}; use --dtype"
+    ):
+        check_one_device(device_map, "hf:tiny")
 
 
 def test_models_are_loaded_in_several_threads(folder: Path, tmp_path: Path) -> None:

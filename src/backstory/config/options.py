@@ -36,7 +36,7 @@ class LoadOptions(Options):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """For hf:... only: the type of the weights; auto: as they were saved."""
     device_map: Literal["auto"] | None = None
-    """For hf:... only: auto spreads the weights over all devices, the largest first (needs accelerate)."""
+    """For hf:... only: auto loads the weights straight onto the first GPU, if they fit on it (needs accelerate)."""
     window: int | None = between(None, 2)
     """For hf:... only: the largest number of tokens that the model reads at once (else what its settings allow)."""
     stride: int | None = between(None, 1)

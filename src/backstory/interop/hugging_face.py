@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -259,6 +259,16 @@ def _fetched(source: str, **where: Any) -> Path:
     return folder
 
 
+def check_one_device(device_map: Mapping[str, Any], name: str) -> None:
+    """Raise UserError if parts of a model are on several devices, or on the disk: a score is computed on one device."""
+    devices = sorted({f"cuda:{place}" if isinstance(place, int) else str(place) for place in device_map.values()})
+    if len(devices) > 1 or "disk" in devices:
+        raise UserError(
+            f"{name} does not fit on one device, and was spread over {' and '.join(devices)}; use --dtype=bfloat16 or a "
+            "smaller model, or leave --device-map out and give --device=cpu"
+        )
+
+
 class _Missing(Exception):
     """Raised for files that are not on this machine."""
 
@@ -275,7 +285,9 @@ def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **w
         need("accelerate", "hf", "--device-map")
     how, here = {"trust_remote_code": False, **where}, where.get("local_files_only", False)
     try:
-        weights: dict[str, Any] = {"dtype": options.dtype, "device_map": options.device_map, "use_safetensors": True}
+        # `auto` of transformers would spread over all GPUs even a model that fits on the first.
+        device_map = None if options.device_map is None else "sequential"
+        weights: dict[str, Any] = {"dtype": options.dtype, "device_map": device_map, "use_safetensors": True}
         loading: Any = AutoModelForCausalLM.from_pretrained
         with LOADING, held.bounding():
             causal, report = loading(source, **weights, output_loading_info=True, **how)
@@ -283,6 +295,8 @@ def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **w
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None
         raise UserError(_unusable(name, error)) from None
+    if options.device_map is not None:
+        check_one_device(getattr(causal, "hf_device_map", {}), name)  # which it lacks where no part was placed
     lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if lost:
         raise UserError(f"{name} has no weights for {lost[0]}; give a complete model")
