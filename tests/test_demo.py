@@ -13,6 +13,7 @@ import pytest
 from backstory.cli import demo
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config.errors import FolderConflict
 from backstory.config.process import Stopped
 
 
@@ -65,18 +66,18 @@ def test_an_interrupted_demo_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("error", "told"),
     [
         (
-            "a holds another, which would be lost; choose another folder with --out, or replace it with --again",
-            "a holds another, which would be lost; use --overwrite to start again, or another --out",
+            FolderConflict("a holds another; it would be lost", "choose another --out, or replace it with --again"),
+            "a holds another; it would be lost; use --overwrite to start again, or another --out",
         ),
-        ("the disk is full; make room", "the disk is full; make room"),
+        (UserError("the disk is full; make room"), "the disk is full; make room"),
     ],
 )
-def test_advice_names_flags_of_the_demo(message: str, told: str) -> None:
+def test_advice_names_flags_of_the_demo(error: UserError, told: str) -> None:
     with pytest.raises(UserError, match=f"^{told}$"), demo._flags_of_its_own():
-        raise UserError(message)
+        raise error
 
 
 @pytest.mark.full

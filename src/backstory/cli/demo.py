@@ -1,6 +1,5 @@
 """`backstory demo`: a small language model with and without a memory, trained on the documentation of your own Python."""
 
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ import tyro
 
 from backstory.cli import train
 from backstory.cli.command_line import announce, parse
-from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
+from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
+from backstory.config.errors import FolderConflict
 from backstory.config.formats import count, perplexity
 from backstory.config.process import Interrupted, Stopped
 from backstory.config.scores import bounded
@@ -116,11 +116,8 @@ def _flags_of_its_own() -> Iterator[None]:
     """Give an error of the block advice that names flags of `demo`, not those of `train` and `examine`."""
     try:
         yield
-    except UserError as error:
-        what, _, advice = str(error).partition("; ")
-        if not re.search("--(accept|again)", advice):
-            raise
-        raise UserError(f"{what}; use --overwrite to start again, or another --out") from None
+    except FolderConflict as error:
+        raise FolderConflict(error.problem, "use --overwrite to start again, or another --out") from None
 
 
 def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) -> None:

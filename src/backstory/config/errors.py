@@ -17,6 +17,17 @@ class UserError(Exception):
     exit_code: ClassVar[int] = 2
 
 
+class FolderConflict(UserError):
+    """What a folder holds is not what the command would go on with.
+
+    The advice names flags of the verb that raises it. A command that calls others gives its own with the `problem`.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem = problem
+
+
 class NonFiniteError(Exception):
     """A loss or gradient is no longer finite; training ends before the optimizer step."""
 

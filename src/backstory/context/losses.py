@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.errors import FolderConflict
 from backstory.config.small_file import open_regular
 from backstory.context.bootstrap import clusters_of
 from backstory.context.examination import Groups
@@ -158,9 +159,9 @@ class LossStore:
             plain = isinstance(value, int | None) and isinstance(self.settings[name], int | None)
             called = name.replace("_", " ")
             differs = f"{called} {value}, not {self.settings[name]}" if plain else f"another {called.removesuffix('s')}"
-            raise UserError(
-                f"{folder} holds an examination with {differs}, which would be lost; choose another folder with --out, or "
-                "replace it with --again"
+            raise FolderConflict(
+                f"{folder} holds an examination with {differs}, which would be lost",
+                "choose another folder with --out, or replace it with --again",
             )
 
     def baseline(self, positions: np.ndarray) -> np.ndarray | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_saved, to_dict, to_yaml
+from backstory.config.errors import FolderConflict
 from backstory.config.recipes import CONFIG
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
@@ -91,9 +92,9 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     if mode == "resume" and "config" not in accept:
         saved = from_file(RunConfig, folder.config, path)
         if different := differences(to_dict(saved), to_dict(config)):
-            raise UserError(
-                f"{path} was trained with other settings ({', '.join(different)}); "
-                "give the same ones, or --accept config to go on with the new ones"
+            raise FolderConflict(
+                f"{path} was trained with other settings ({', '.join(different)})",
+                "give the same ones, or --accept config to go on with the new ones",
             )
     if mode != "new" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
         touched = "removed" if mode == "overwrite" else "written to"

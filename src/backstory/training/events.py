@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backstory.config import UserError, check_name
-from backstory.config.errors import install_hint
+from backstory.config.errors import FolderConflict, install_hint
 from backstory.config.small_file import read_lines
 from backstory.storage.atomic import fsync_folder, naming, write_atomically
 from backstory.storage.documents import conforms, parse
@@ -36,9 +36,10 @@ def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
     else:
         return True
     if not accept:
-        raise UserError(
-            f"{path} {problem}; restore the file to resume, or use --accept metrics to resume with what is left of it, "
-            "or start again with --overwrite"
+        raise FolderConflict(
+            f"{path} {problem}",
+            "restore the file to resume, or use --accept metrics to resume with what is left of it, "
+            "or start again with --overwrite",
         )
     return False
 

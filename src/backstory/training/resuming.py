@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from backstory.config import UserError, plural
+from backstory.config.errors import FolderConflict
 from backstory.config.process import launched
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_lines, read_small
@@ -65,14 +66,15 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
         raise UserError(f"{path} was trained by {workers}; go on with {remedy}")
     same_corpus = saved.corpus == trainer.dataset.fingerprint
     if not same_corpus and "corpus" not in accept:
-        raise UserError(
-            f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
+        raise FolderConflict(
+            f"{path} was trained on other text than this corpus now holds",
+            "give the same corpus, or --accept corpus to go on",
         )
     same_settings = trained_with(saved.config, folder, trainer.config)
     if not same_settings and "config" not in accept:
-        raise UserError(
-            f"{folder.config} is not what {checkpoint.path.name} was trained with; "
-            "put it back as it was, or --accept config to go on with these settings"
+        raise FolderConflict(
+            f"{folder.config} is not what {checkpoint.path.name} was trained with",
+            "put it back as it was, or --accept config to go on with these settings",
         )
     progress, trainer.threads = saved.progress, saved.threads
     same_log = check_log(folder.metrics, progress.log_bytes, progress.epoch - 1, "metrics" in accept)
