@@ -24,7 +24,7 @@ from backstory.config.readers import (
 )
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
-from backstory.plugins.contract_checks import READER_CHECKS, reader_of
+from backstory.plugins.reader_contract import READER_CHECKS, reader_of
 from backstory.readers import READERS as KINDS
 from backstory.readers import Reader, StaticReader
 from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from backstory.models import ComposedModel, LanguageModel, State, flatten, unflatten
 from backstory.models.heads import Head
-from backstory.plugins.contract_checks import BATCH, MODEL_CHECKS, TIME, example_tokens
-from backstory.plugins.contract_checks import log_probs as read
+from backstory.plugins.model_contract import BATCH, MODEL_CHECKS, TIME, example_tokens
+from backstory.plugins.model_contract import log_probs as read
 from backstory.runs.run import load_weights, weights
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 

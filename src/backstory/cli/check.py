@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def results(part: "Registered", file: Path) -> Iterator[tuple[str, str | None]]:
     """Yield each check's sentence, and what is wrong, with file and line; None where it holds."""
-    from backstory.plugins.contract_checks import ContractError
+    from backstory.plugins.model_contract import ContractError
     from backstory.plugins.registration import source_line
 
     line = source_line(part.part)
@@ -79,7 +79,7 @@ def results(part: "Registered", file: Path) -> Iterator[tuple[str, str | None]]:
 
 def checks(part: "Registered") -> Iterator[Check]:
     """Yield the checks of a part; the first builds it."""
-    from backstory.plugins import contract_checks as contract
+    from backstory.plugins import measuring_contract, model_contract, reader_contract
 
     made: list[Any] = []
 
@@ -89,18 +89,18 @@ def checks(part: "Registered") -> Iterator[Check]:
     if part.kind == "core":
         assert part.settings is not None
         settings = part.settings()
-        yield "it can be built", lambda: made.append(contract.model_with(settings))
-        for sentence, check in contract.MODEL_CHECKS.items():
+        yield "it can be built", lambda: made.append(model_contract.model_with(settings))
+        for sentence, check in model_contract.MODEL_CHECKS.items():
             yield sentence, later(check)
-        yield "a saved model predicts the same", lambda: contract.is_what_is_saved(settings)
-        yield "a step of training can be taken", lambda: contract.takes_a_step(settings)
+        yield "a saved model predicts the same", lambda: model_contract.is_what_is_saved(settings)
+        yield "a step of training can be taken", lambda: model_contract.takes_a_step(settings)
     elif part.kind == "reader":
-        yield "it can be built", lambda: made.append(contract.reader_of(part.part))
-        for sentence, check in contract.READER_CHECKS.items():
+        yield "it can be built", lambda: made.append(reader_contract.reader_of(part.part))
+        for sentence, check in reader_contract.READER_CHECKS.items():
             yield sentence, later(check)
     elif part.kind == "experiment":
-        yield "it can be built", lambda: made.append(contract.conditions_of(part.part))
-        yield "its conditions keep the contract", later(contract.check_conditions)
+        yield "it can be built", lambda: made.append(measuring_contract.conditions_of(part.part))
+        yield "its conditions keep the contract", later(measuring_contract.check_conditions)
     else:
-        for sentence, check in contract.METRIC_CHECKS.items():
+        for sentence, check in measuring_contract.METRIC_CHECKS.items():
             yield sentence, partial(check, part.part)
