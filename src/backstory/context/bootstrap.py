@@ -1,7 +1,7 @@
 """Paired bootstrap intervals over targets: every resample compares conditions on the same targets.
 
-Targets that a reader adapted to together are no independent samples: whole clusters of them, documents or long blocks, are
-resampled instead. Few of them call for Student's t. An interval over seeds holds the variance of seeds and that of targets.
+Targets are not independent if a reader adapted to them together. Then whole clusters are resampled: documents, or long blocks.
+With few clusters, intervals are widened by Student's t. An interval over seeds covers the variance of both seeds and targets.
 """
 
 import functools
@@ -17,19 +17,19 @@ from backstory.config.arguments import checked, diagnosed
 
 RESAMPLES = 2000
 CHUNK = 1 << 24
-"""Counts of resampled clusters held at once, at most."""
+"""Largest number of resampling counts in memory at once."""
 MOST_KEPT = 1 << 23
-"""Counts that are kept, at most, as the next measure of the same targets resamples them alike."""
+"""Largest number of resampling counts to cache. Measures of the same targets reuse them."""
 BLOCK = 500
-"""Tokens of a block that is resampled as a whole if no documents are known: about a document of Penn Treebank."""
+"""Tokens in a block, the unit of resampling where documents are unknown: about the length of a Penn Treebank document."""
 FEWEST_CLUSTERS = 8
-"""Clusters below which blocks are resampled instead of documents: fewer say little of how documents differ."""
+"""With fewer documents than this, resample blocks instead: a handful says little about how documents differ."""
 NORMAL_LIMIT = statistics.NormalDist().inv_cdf(0.975)
-"""Half of the length of a 95% interval of the normal distribution, in standard deviations: 1.96."""
+"""Half-width of a 95% interval of the normal distribution, in standard deviations: 1.96."""
 
 
 def _check_sizes(contexts: Any = None, baseline: Any = None, conditions: Any = None, *_: object, **__: object) -> None:
-    """Raise ValueError unless there are nats of every target under every context."""
+    """Raise ValueError unless every target has nats under every context."""
     if (
         baseline.ndim != 1
         or not baseline.size
@@ -61,10 +61,10 @@ class BetterContext:
 
 @dataclass(frozen=True)
 class EffectiveContext:
-    """Shortest context from which on every longer one is as good as the full one, with its 95% interval.
+    """Shortest context from which every longer one is as good as the full one, with its 95% interval.
 
-    None stands for "more than the longest context". Where a shorter context is `best`, there is no effective context: more
-    context hurts.
+    None means "more than the longest context". If a shorter context is `best`, more context hurts, and there is no effective
+    context.
     """
 
     context: int | None = None
@@ -76,8 +76,8 @@ class EffectiveContext:
 def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, tokens: int | None = None) -> np.ndarray:
     """Return the cluster (N,) of each position (N,) in a text: its document, or its block if documents are unknown or few.
 
-    `documents` (D,) holds where each begins. A block has `BLOCK` tokens, or an eighth of the text from the first position on
-    where that is shorter than eight.
+    `documents` (D,) holds the start of each document. A block has `BLOCK` tokens, or an eighth of the text from the
+    first position on if that is less.
     """
     if documents is not None:
         within = np.searchsorted(documents, positions, "right")
@@ -90,10 +90,10 @@ def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, toke
 def resampled_means(
     values: np.ndarray, seed: int, resamples: int = RESAMPLES, clusters: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return bootstrap means over targets: values (N, C) -> (resamples, C), the same resample for all C conditions.
+    """Return bootstrap means over targets: values (N, C) -> (resamples, C), with the same resample for all C conditions.
 
-    With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if all are in one.
-    The means are `widened` for what is resampled. Raises ValueError unless there is a cluster for every target.
+    With `clusters` (N,), resample whole clusters and average over all their targets. If there is one cluster only, resample
+    targets. The means are `widened`. Raises ValueError unless every target has a cluster.
     """
     targets, counts = values, None
     if clusters is not None and clusters.shape != values.shape[:1]:
@@ -104,18 +104,18 @@ def resampled_means(
 
 
 def widened(means: np.ndarray, centre: np.ndarray, count: int) -> np.ndarray:
-    """Return bootstrap means (R, ...), spread around the mean of the sample as Student's t asks for `count` independent parts.
+    """Return bootstrap means (R, ...), spread around the sample mean to match Student's t for `count` independent parts.
 
-    Resamples of n parts have (n - 1) / n of the variance of a mean, and their percentiles are at -1.96 and 1.96 deviations, as
-    if that variance were known, not estimated from n parts: t(n - 1) is right. Resamples themselves are spread, so that
-    whatever comes from them (intervals, effective contexts, sums over groups) agrees. `benchmarks/coverage.py`
-    measures how often intervals hold the truth with it and without.
+    Resamples of n parts have only (n - 1) / n of the variance of a mean, and their 95% limits lie at 1.96 deviations, as if
+    the variance were known. It is estimated from n parts, so t(n - 1) is right. Spreading the resamples themselves keeps
+    everything computed from them consistent: intervals, effective contexts, sums over groups. `benchmarks/coverage.py` measures
+    the coverage of the intervals with and without this factor.
     """
     return centre + widening(count) * (means - centre)
 
 
 def widening(count: int) -> float:
-    """Return the factor of `widened`: 1.29 for 8 parts, 1.04 for 40. It is 1 for one part, which shows no variance."""
+    """Return the factor of `widened`: 1.29 for 8 parts, 1.04 for 40, and 1 for a single part, which has no variance."""
     return t_limit(count - 1) / NORMAL_LIMIT * math.sqrt(count / (count - 1)) if count > 1 else 1.0
 
 
@@ -128,9 +128,9 @@ def summed(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 
 def means_in_clusters(values: np.ndarray, mask: np.ndarray, clusters: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return bootstrap means (resamples,) of the values (N,) in a mask (N,), drawing the same clusters (N,) for any mask.
+    """Return bootstrap means (resamples,) of the values (N,) in a mask (N,); every mask draws the same clusters (N,).
 
-    They are `widened` for the clusters that hold such values. A resample without one has the mean of all of them.
+    They are `widened` by the number of clusters with a value in the mask. A resample without any gets the mean of all.
     """
     sums, centre = summed(np.stack([values * mask, mask], 1), clusters), values[mask].mean()
     totals = np.concatenate(list(_means(sums, None, seed, RESAMPLES)))
@@ -148,9 +148,9 @@ def _means(values: np.ndarray, counts: np.ndarray | None, seed: int, resamples: 
 
 
 def _draws(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yield how often each row is drawn, (R, rows), for all resamples in turn.
+    """Yield how often each resample draws each row, (R, rows), a chunk of resamples at a time.
 
-    Sampling counts costs a line of memory per resample and makes the mean a product.
+    Counts take one row of memory per resample, and turn the mean into a matrix product.
     """
     random, size = np.random.default_rng(seed), max(1, CHUNK // rows)
     for start in range(0, resamples, size):
@@ -170,9 +170,9 @@ def paired_intervals(
     clusters: np.ndarray | None = None,
     resamples: np.ndarray | None = None,
 ) -> list[Interval]:
-    """Return the mean paired difference (N, C) of each condition with its 95% interval, of `widened` means.
+    """Return the mean of the paired differences (N, C) of each condition, with its 95% interval from `widened` means.
 
-    `resamples` are the `resampled_means` of the differences, if they are known.
+    `resamples` are the `resampled_means` of the differences, if already computed.
     """
     if differences.dtype.kind not in "fiu":
         raise TypeError(f"differences must be numbers, not of {differences.dtype}")
@@ -189,14 +189,14 @@ def paired_interval(differences: np.ndarray, seed: int = 0, clusters: np.ndarray
 
 
 def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interval:
-    """Return the mean over seeds with its 95% interval, which holds the variance of seeds and that of targets.
+    """Return the mean over seeds with a 95% interval that covers the variance of both seeds and targets.
 
-    The seeds are independent: their part of the variance of the mean is S^2 / n, and of its half-width t(n - 1) S / sqrt(n).
-    The targets are the same for all seeds, so that their part does not shrink with n: it is that of `sampling`, one interval
-    over the targets of the mean of the seeds, or one for each seed, of which the root mean square counts. Half-widths are added
-    as squares, on either side of the mean by itself (MOVER). The interaction of seeds and targets is in both parts, and
-    t(n - 1) is that of seeds alone: the interval is too long rather than too short. A bootstrap over three seeds would not do:
-    if seeds are all that differs, such intervals hold the truth in 74%. One seed has the interval of its targets.
+    Seeds are independent: they contribute S^2 / n to the variance of the mean, and t(n - 1) S / sqrt(n) to the half-width.
+    All seeds share the targets, so the contribution of the targets does not shrink with n. It comes from `sampling`: one
+    interval over the targets for the mean of the seeds, or one per seed, combined by their root mean square. The two
+    half-widths are added in quadrature, on each side of the mean separately (MOVER). Both include the interaction of seeds and
+    targets, and t(n - 1) counts seeds alone, so the interval errs on the long side. A bootstrap over three seeds would be too
+    short: where only the seeds differ, it holds the truth in 74%. A single seed gets the interval over its targets.
     """
     value, count = statistics.fmean(values), len(values)
     margin = t_limit(count - 1) * statistics.stdev(values) / math.sqrt(count) if count > 1 else 0.0
@@ -208,8 +208,8 @@ def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interva
 def resampled_seeds(effects: np.ndarray, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
     """Return draws of the error of the mean over seeds: effects (S, C) of each seed -> (resamples, C).
 
-    They are of a multivariate t distribution with S - 1 degrees of freedom and the covariance of that mean, which is the part
-    of seeds in `over_seeds`, for all conditions together. Raises ValueError for a single seed.
+    They follow a multivariate t distribution with S - 1 degrees of freedom and the covariance of that mean: the contribution of
+    the seeds in `over_seeds`, jointly for all conditions. Raises ValueError for a single seed.
     """
     seeds = len(effects)
     if seeds < 2:
@@ -221,9 +221,9 @@ def resampled_seeds(effects: np.ndarray, seed: int, resamples: int = RESAMPLES) 
 
 @functools.cache
 def t_limit(freedom: float, inside: float = 0.95) -> float:
-    """Return the t with the mass `inside` of Student's distribution between -t and t.
+    """Return the t for which Student's distribution has the mass `inside` between -t and t.
 
-    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is summed here.
+    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is integrated numerically.
     """
     # For many degrees of freedom all of the mass is near 0, where the steps would be too wide; 12 deviations hold it.
     angles = np.linspace(0.0, min(math.pi / 2, 12 / math.sqrt(freedom)), 50_001)
@@ -233,9 +233,9 @@ def t_limit(freedom: float, inside: float = 0.95) -> float:
 
 
 def last_crossing(effects: np.ndarray, threshold: float) -> np.ndarray:
-    """Return the index of the first context from which on all are within the threshold; effects (..., C), C without any.
+    """Return the index of the first context from which all are within the threshold, or C if there is none; effects (..., C).
 
-    Within is either way: neither that much worse than the full context, in perplexity, nor that much better.
+    The threshold applies both ways: perplexity neither that much worse than with the full context, nor that much better.
     """
     outside = (effects > np.log1p(threshold)) | (effects < np.log1p(-threshold))
     return np.where(outside.any(-1), outside.shape[-1] - outside[..., ::-1].argmax(-1), 0)
@@ -254,13 +254,13 @@ def effective_context(
     models: np.ndarray | None = None,
     resamples: np.ndarray | None = None,
 ) -> EffectiveContext:
-    """Return the smallest context from which on each is within `threshold` of the baseline's perplexity, either way.
+    """Return the smallest context from which all are within `threshold` of the baseline's perplexity, either way.
 
-    contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts where some context
-    is better than the baseline by more than the threshold and its 95% interval lies below zero; the best of these is named.
-    For the mean of several models, `effects` are its C effects with their intervals, and `models` (S, C) the effects of each:
-    the interval of the effective context then covers models as well as targets. `resamples` are the `resampled_means` of the
-    conditions' nats over the baseline, if they are known.
+    contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts if some context
+    beats the baseline by more than the threshold and its 95% interval lies below zero; the result then names the best of these.
+    For the mean of several models, pass its C effects with intervals as `effects`, and those of each model as `models` (S, C).
+    The interval of the effective context then covers models as well as targets. `resamples` are the `resampled_means` of the
+    conditions' nats minus the baseline's, if already computed.
     """
     excess = conditions - baseline[:, None]
     if resamples is None:

@@ -15,7 +15,7 @@ from backstory.data.tags import word_classes
 from backstory.evaluation.metrics.metric import last_seen
 
 FREQUENT = 800
-"""Occurrences of a frequent word in the training text, at least."""
+"""Fewest occurrences of a frequent word in the training text."""
 TAGS = ("NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC", "CD", "MD", "TO")
 POSITIONS = (0, 50, 100, 200, 500, 1000)
 """First position of each group, in tokens from the beginning of the document."""
@@ -65,9 +65,9 @@ class Examination:
     maximum_context: int = 1000
     seed: int = 0
     context: int = 300
-    """Tokens to perturb, where the experiment does not vary their number."""
+    """Number of tokens to perturb, in experiments that do not vary it."""
     near: int = 50
-    """The farthest token that counts as near."""
+    """Largest distance from the target that counts as near, in tokens."""
     tags: np.ndarray | None = None
     """(N,) part-of-speech tags, as text."""
     training: np.ndarray | None = None
@@ -77,15 +77,15 @@ class Examination:
     unknown: int | None = None
     """The id of `<unk>`."""
     start: int = 0
-    """The token that is read before the first of a text."""
+    """The token that is read before a text."""
     documents: np.ndarray | None = None
-    """(documents,) the token where each begins; None for one document."""
+    """(documents,) first token of each document; None for a single one."""
     within_documents: bool = False
-    """True if a context begins where the target's document begins, with `start`."""
+    """True if a context goes back no further than the target's document, and begins with `start` there."""
     start_token: bool = False
-    """True if a context that does not reach the beginning of a text begins with `start` all the same."""
+    """True if `start` also goes before contexts that do not reach the beginning of a text."""
     adapts: bool = False
-    """True if the reader learns from the text as it reads, so that targets close together are no independent samples."""
+    """True if the reader learns from the text as it reads: nearby targets are then not independent."""
     cached: np.ndarray | None = None
     """(N,) number of tokens in the cache when each is scored; None without a cache."""
 
@@ -106,12 +106,12 @@ class Examination:
 
     @cached_property
     def beginnings(self) -> np.ndarray:
-        """Return where the document of each token begins (N,)."""
+        """Return the start of each token's document (N,)."""
         starts = np.zeros(1, np.int64) if self.documents is None or not len(self.documents) else self.documents
         return starts[np.searchsorted(starts, np.arange(len(self.ids)), "right") - 1]
 
     def clusters(self, positions: np.ndarray) -> np.ndarray | None:
-        """Return the document or block (N,) of each target if targets close together are no independent samples, else None."""
+        """Return the document or block (N,) of each target if nearby targets are not independent, else None."""
         return clusters_of(positions, self.documents, len(self.ids)) if self.adapts else None
 
     def reached(self, positions: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,7 @@ class Examination:
         return (np.maximum(first, self.beginnings[positions]) if self.within_documents else first), positions
 
     def begun(self, context: np.ndarray, position: int, reach: int) -> np.ndarray:
-        """Return the perturbed context of a target with `start` before it, where that is wanted or its document begins."""
+        """Return the perturbed context of a target, after `start` if that is set or the document begins there."""
         # The infinite context of a document begins with the start token too.
         if self.start_token or (self.within_documents and position - reach < self.beginnings[position]):
             return np.concatenate([np.array([self.start], context.dtype), context])
@@ -162,11 +162,11 @@ class TargetSplit:
     make: Callable[[Examination, np.ndarray, int | None], Groups]
     """Returns the groups of targets at positions (N,) whose contexts have a number of tokens (None: the whole text)."""
     needs: str = ""
-    """Field of the examination without which there is no such split."""
+    """Field of the examination that the split needs."""
 
 
 def check_splits(names: Sequence[str]) -> None:
-    """Raise UserError unless there are splits of these names."""
+    """Raise UserError for an unknown name of a split."""
     for name in names:
         check_name(name, SPLITS, "split of the targets")
 
@@ -217,7 +217,7 @@ def _cache(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
 
 
 def _recency(on: Examination, positions: np.ndarray, farthest: np.ndarray) -> Groups:
-    """Group the targets by their last occurrence: near, far (at most `farthest` tokens ago), or none of these."""
+    """Group the targets by their last occurrence: near, far (at most `farthest` tokens ago), or none."""
     ago = last_seen(on.ids, len(on.ids))[positions].astype(np.int64)
     if on.within_documents:
         farthest = np.minimum(farthest, positions - on.beginnings[positions])
@@ -245,7 +245,7 @@ def _similar(on: Examination, positions: np.ndarray, reach: int | None) -> Group
 
 
 def outside_window(on: Examination) -> float:
-    """Return the share of the text's tokens that are not in the cache when they come: it can only harm these."""
+    """Return the share of the text's tokens that the cache does not hold when they come. It can only harm their scores."""
     groups = _cache(on, np.arange(len(on.ids)), None)
     return float((groups.codes == groups.names.index("none")).mean())
 

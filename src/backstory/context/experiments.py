@@ -1,4 +1,4 @@
-"""Perturbations of the context, and the experiments that they make up (Khandelwal et al. 2018, sections 3 to 6).
+"""Perturbations of the context, and the experiments built from them (Khandelwal et al. 2018, sections 3 to 6).
 
 A new experiment is a perturbation here, a function that lists its conditions, and a line in `EXPERIMENTS`; with a `picture`
 reports draw it. What a paper printed of it goes to `papers/published`.
@@ -21,7 +21,7 @@ BOUNDARIES = (1, 5, 10, 15, 20, 30, 50, 100, 200)
 DROPPED = (5, 20, 100)
 """Boundaries beyond which words of a kind are dropped."""
 SPAN = 20
-"""Tokens that are permuted locally: about a sentence."""
+"""Number of tokens that a local permutation covers: about a sentence."""
 Tags = np.ndarray | None
 
 
@@ -56,10 +56,10 @@ class Truncate:
 @checked(boundary=0, span=0)
 @dataclass(frozen=True)
 class Permute:
-    """Put tokens farther than `boundary` into another order: the nearest `span` of them, or all where it is None."""
+    """Reorder tokens farther than `boundary`: the nearest `span` of them, or all if `span` is None."""
 
     order: Callable[[int, np.random.Generator], np.ndarray]
-    """Returns the order of a number of tokens, by the positions that they are taken from."""
+    """Returns a permutation of a number of tokens: for each place the position that its token comes from."""
     boundary: int
     span: int | None = None
 
@@ -85,11 +85,11 @@ def reversed_order(count: int, random: np.random.Generator) -> np.ndarray:
 @checked(boundary=0)
 @dataclass(frozen=True, eq=False)
 class ReplaceFar:
-    """Replace the tokens farther than `boundary` by a random contiguous piece of another text, as long as they are."""
+    """Replace the tokens farther than `boundary` by a random contiguous piece of another text, of the same length."""
 
     boundary: int
     text: np.ndarray
-    """(tokens,) ids, as many as a context has at least."""
+    """(tokens,) ids, at least as many as in a context."""
 
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
@@ -125,7 +125,7 @@ class Drop:
 
 @diagnosed()
 def drop_target(context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
-    """Drop the target wherever it occurs; of a context of nothing else one token stays, as no context is empty."""
+    """Drop the target wherever it occurs. If nothing else is in the context, one token stays: no context is empty."""
     left = context[context != target]
     return left if len(left) else context[-1:]
 
@@ -136,7 +136,7 @@ class ReplaceTarget:
     """Replace the target wherever it occurs by one other word."""
 
     choices: Callable[[int], np.ndarray]
-    """Returns the words (k,) that may replace a target, each as likely; without any the context stays as it is."""
+    """Returns the words (k,) that may replace a target, with equal probability. With none, the context stays unchanged."""
 
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
@@ -159,7 +159,7 @@ def _check_tagged(similar: object, ids: Any = None, tags: Any = None, counts: An
 
 
 class Similar:
-    """Lists words of the same part of speech and of a similar training frequency: the `most` nearest on a logarithmic scale."""
+    """Lists the `most` words of the same part of speech whose training frequency is nearest, on a logarithmic scale."""
 
     @checked(most=1)
     @diagnosed(_check_tagged)
@@ -188,7 +188,7 @@ class Condition:
     name: str
     method: str
     context: int | None
-    """Tokens before a target that are perturbed; None for all there are."""
+    """Number of tokens before a target to perturb; None for all."""
     perturb: Perturbation | None
     """None: the whole context, read by the reader inside the cache."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Experiment: what it does, and the conditions that it consists of."""
+    """Experiment: a description, and its conditions."""
 
     description: str
     conditions: Callable[[Examination], Sequence[Condition]]
@@ -216,7 +216,7 @@ class Experiment:
 
 
 def check_experiment(name: str) -> None:
-    """Raise UserError unless there is an experiment of that name."""
+    """Raise UserError for an unknown experiment."""
     check_name(name, EXPERIMENTS, "experiment", "backstory ls experiments")
 
 
@@ -226,7 +226,7 @@ def _truncate(on: Examination) -> list[Condition]:
 
 
 def _boundaries(on: Examination, boundaries: Sequence[int] = BOUNDARIES) -> list[int]:
-    """Return the boundaries that leave something beyond them. Raises UserError without any."""
+    """Return the boundaries with tokens beyond them. Raises UserError if there are none."""
     inside = [b for b in boundaries if b < on.context]
     if not inside:
         raise UserError(f"a context of {on.context} leaves nothing to change beyond {boundaries[0]}; raise --context")

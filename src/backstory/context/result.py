@@ -73,10 +73,10 @@ class Effects:
 
 @checked(seed=0)
 def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> Effects:
-    """Return what conditions do to the targets: baseline, conditions, groups and effective context.
+    """Return the effects of the conditions on the targets: baseline, conditions, groups and effective context.
 
-    Of several models, which had the same targets and conditions: means with the deviation over the models. `by` names splits
-    that the losses hold. Raises UserError.
+    For several models, examined on the same targets and conditions, return means with the deviation over the models. `by` names
+    splits that the losses hold. Raises UserError.
     """
     if not models:
         raise UserError("models must be the losses of one or more, not none")
@@ -89,7 +89,7 @@ def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> 
 
 
 def _kind(losses: Losses) -> type[EffectRecord]:
-    """Return the record of the conditions of the experiment that the losses name; without a name, that of any."""
+    """Return the type of record for the experiment's conditions; the general one if the losses name no experiment."""
     pictured = all("series" in condition for condition in losses.conditions)
     return EFFECTS.get(losses.settings.get("experiment", ""), PicturedEffect if pictured else EffectRecord)
 
@@ -302,7 +302,7 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
 
 
 def _missing(examination: ExaminationResult) -> str | None:
-    """Return what a set of models needs and an older examination, or one of a model in memory, lacks."""
+    """Return the first field that a set of models needs and this examination lacks: it is older, or of a model in memory."""
     figures, origin = examination.figures, examination.provenance
     needed = {
         "figures.reader": figures.reader,
@@ -326,12 +326,12 @@ def _check_comparable(first: ExaminationResult, other: ExaminationResult) -> Non
 
 
 def _word_score(figures: ExaminationFigures[Any]) -> str | None:
-    """Return how words of pieces were scored: older results do not say so, as it was always the plain sum."""
+    """Return how words of pieces were scored. Older results do not record it: it was always the plain sum."""
     return figures.word_score or ("sum" if figures.pieces_per_word else None)
 
 
 def _set_name(names: Sequence[str]) -> str:
-    """Return the name of a set of models: what their names begin with, and how many they are."""
+    """Return the name of a set of models: their common prefix, and their number."""
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     shared = re.sub(r"[-_. ]*(seed)?[-_. ]*$", "", "".join(letters[0] for letters in alike))
     return f"{shared} ({len(names)} models)" if shared not in ("", "hf:") else " + ".join(names)
@@ -339,7 +339,7 @@ def _set_name(names: Sequence[str]) -> str:
 
 @checked()
 def read_examination(folder: Path | str) -> ExaminationResult:
-    """Return an examination of one model that was written before. Raises UserError."""
+    """Return the saved examination of one model. Raises UserError."""
     path = Path(folder)
     losses, result = Losses.load(path / LOSSES), result_at(path / RESULT)
     if result.kind != ExaminationFigures.kind:

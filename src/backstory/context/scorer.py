@@ -18,9 +18,9 @@ from backstory.readers import Reader
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
 STEP = 50
-"""Tokens to whose multiples the length of a context is rounded up when the memory of a batch is measured."""
+"""Context lengths are rounded up to multiples of this when the memory of a batch is measured."""
 MOST_ROWS = 1024
-"""A larger batch is no faster."""
+"""Largest batch: a larger one is no faster."""
 NOTHING = -1
 """The target where none is scored."""
 
@@ -92,18 +92,18 @@ def _check_pairs(scorer: "ReaderScorer", contexts: Any = None, targets: Any = No
 
 
 class ReaderScorer:
-    """Scorer that reads every context from an empty state: what the reader remembers at the target is of the context alone.
+    """Scorer that reads every context from an empty state, so that the reader remembers nothing but the context.
 
-    Contexts of like length run side by side, as many as fit the memory budget; the output layer runs on the last position
-    of each alone.
+    Contexts of similar length run side by side, as many as fit the memory budget. The output layer runs only on the last
+    position of each.
     """
 
     @checked(memory=1)
     def __init__(self, reader: Reader, memory: int = 1 << 30) -> None:
-        """`memory` is the budget of a batch, in bytes. What the reader has read before is forgotten.
+        """`memory` is the budget of a batch, in bytes. The reader forgets what it has read before.
 
-        Raises UserError for a reader whose weights move or whose rows depend on each other: side by side, contexts would learn
-        from one another.
+        Raises UserError for a reader whose weights move or whose rows depend on each other: contexts read side by side would
+        influence one another.
         """
         if reader.capabilities.adapts_weights:
             refuse_adapting(reader.name)
@@ -144,9 +144,9 @@ class ReaderScorer:
         return scores[0], scores[1]
 
     def rows(self, longest: int) -> int:
-        """Return the contexts of `longest` tokens per batch: the budget over the memory of one, measured by reading one.
+        """Return the number of contexts of `longest` tokens in a batch: the budget divided by the measured memory of one.
 
-        Longer ones are measured in steps of `STEP` tokens, so that each is once.
+        Lengths are rounded up to multiples of `STEP`, so that each is measured once.
         """
         limit = self.reader.model.capabilities.maximum_length
         longest = longest if longest <= STEP else -(-longest // STEP) * STEP
@@ -196,7 +196,7 @@ class ReaderScorer:
         return scores.cpu().numpy()
 
     def _read(self, tokens: Tensor) -> Iterator[tuple[int, Prediction]]:
-        """Read contexts (B, T) from their beginning; yield where each piece of them starts, and the prediction over it."""
+        """Read contexts (B, T) piece by piece; yield the start of each piece and the prediction over it."""
         length = tokens.shape[1]
         step = self._step(length)
         with torch.no_grad():
@@ -207,7 +207,7 @@ class ReaderScorer:
                     self.reader.observe(tokens[:, start + 1 : start + step + 1])
 
     def _step(self, length: int) -> int:
-        """Return the tokens of a piece; a reader whose scores depend on the cut, or that rereads, reads a context in one."""
+        """Return the tokens in a piece: all, for a reader whose scores depend on the cuts or that rereads."""
         in_one = not self.reader.capabilities.block_invariant or self.reader.model.capabilities.rereads
         return length if in_one else STEPS
 
@@ -271,7 +271,7 @@ class WordScorer:
         return np.bincount(owner, scores, len(contexts))
 
     def _signs(self, read: np.ndarray, first: int) -> dict[int, int]:
-        """Return where the mass of the pieces that begin a word is taken off or added: before and after the word."""
+        """Return where the mass of the word-initial pieces is subtracted or added: before and after the word."""
         if self.boundaries is None:
             return {}
         uncertain = self.boundaries.uncertain(read, np.array([first]))
@@ -279,7 +279,7 @@ class WordScorer:
 
 
 def _scaled(progress: Callable[[int], None], total: int, words: int) -> Callable[[int], None]:
-    """Return a function that takes progress in pieces, `total` in all, and passes it on in words."""
+    """Return a function that receives progress in pieces, of `total`, and reports it in words."""
     done = 0
 
     def advance(pieces: int) -> None:

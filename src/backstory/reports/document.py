@@ -1,4 +1,4 @@
-"""Pieces that sections are made of, free of any format, the sections, and the document, which writers turn into a file."""
+"""The format-independent pieces of a report, its sections, and the document that writers turn into a file."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from backstory.results.passage import Passage
 
 @dataclass(frozen=True)
 class Plain:
-    """Base of the pieces that are text alone."""
+    """Base of the pieces that hold only text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Heading(Plain):
-    """A heading below those of the sections, which are of level 2."""
+    """A heading inside a section, whose own heading has level 2."""
 
     level: int = 3
 
@@ -38,7 +38,7 @@ class Note(Plain):
 
 
 class Alarm(Plain):
-    """A paragraph that nobody should overlook."""
+    """A paragraph that must not be overlooked."""
 
 
 class Code(Plain):
@@ -127,7 +127,7 @@ class Document:
 
 
 def compact(table: Table, about: str) -> tuple[Tabular, Note]:
-    """Return a table that tells units once, and a sentence on what is the same in every row."""
+    """Return a table that states each unit once, and a sentence on what is the same in every row."""
     smaller, same = compact_table(table)
     return Tabular(smaller, about, same=same), Note(same)
 
@@ -168,11 +168,11 @@ class Section:
 
     heading: str
     requires: Callable[[Figures], bool]
-    """True for the figures that it shows; without any, the report leaves it out."""
+    """True for figures that it shows. Without any, the report omits the section."""
     pieces: Pieces
     """Its pieces for these runs, and for what was published of the same; it is left out where all are empty."""
     terminal: Callable[[Result[Any], Console], None] | None = None
-    """Print what it shows of one result."""
+    """Print one result in a terminal."""
 
     def shows(self, run: RunResults) -> bool:
         """Return True if a run has figures for it."""

@@ -15,9 +15,9 @@ from backstory.reports.theme import TEMPLATES, rendered
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 SCRIPT = TEMPLATES.joinpath("passage.js").read_text(encoding="utf-8")
-"""The script by which words answer; a page with any number of passages holds it once, after the last of them."""
+"""The script that shows the figures of a word. A page holds it once, after its last passage."""
 SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-"""The hash by which the page's policy allows this script and no other."""
+"""The hash of the script in the page's content security policy, which allows no other."""
 _WORD = Markup('{}<span class="{}"{} title="{}">{}</span>')
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
 MOST_LOOKED_AT = 5

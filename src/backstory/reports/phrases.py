@@ -56,7 +56,7 @@ def audit_failures(figures: EvaluationFigures) -> tuple[str, ...]:
 
 
 def unknown_warning(result: Result[Any]) -> str | None:
-    """Return the sentence on too many `<unk>` in an evaluation, or in a training's validation; None where they are few."""
+    """Return a warning of too many `<unk>` in an evaluation, or in the validation of a training run; None if there are few."""
     f, read = result.figures, ""
     if isinstance(f, TrainingFigures):
         share, read = f.unknown_in("valid").unknown_among(f.tokens.valid), "validation "
@@ -74,12 +74,12 @@ def overlap_warnings(figures: TrainingFigures | EvaluationFigures) -> list[str]:
 
 
 def counted_in(examinations: Sequence[ExaminationFigures]) -> str:
-    """Return what the contexts of examinations are counted in: words where some have tokens that are pieces of words."""
+    """Return the unit of the examinations' contexts: words if the tokens of some are pieces of words."""
     return "word" if any(figures.pieces_per_word for figures in examinations) else "token"
 
 
 def stale_results(runs: Sequence[RunResults]) -> list[str]:
-    """Return a line for each result that is not of the weights its run has now, with the command that renews it."""
+    """Return a line for each result of other weights than the run has now, with the command that measures it again."""
     return [
         f"{run.name}, {result.figures.label} is {result.stale}; renew it with `{result.renew}`"
         for run in runs
@@ -101,7 +101,7 @@ def best_evaluation(run: RunResults) -> Result[EvaluationFigures] | None:
 
 
 def summary(run: RunResults) -> str:
-    """Return one sentence on one run: how well it reads, over how much, audited or not, and how much context it uses."""
+    """Return one sentence about a run: its score, over how many tokens, whether audited, and how much context it uses."""
     if reproductions := run.of(ReproductionFigures):
         return reproduced(reproductions[0])
     if searches := run.of(SearchFigures):
@@ -146,7 +146,7 @@ def _reads(run: RunResults) -> str:
 
 
 def _refereed(run: RunResults) -> str:
-    """Return how many predictors were refereed, and how many passed; empty where there is none."""
+    """Return the number of refereed predictors, and how many passed; empty if there are none."""
     passed = [result.figures.audit.passed for result in run.of(RefereeFigures)]
     refereed = f"{count(len(passed))} refereed {plural('predictor', len(passed))}"
     return f"{count(sum(passed))} of {refereed} passed." if passed else ""
@@ -168,7 +168,7 @@ def special_settings(figures: EvaluationFigures) -> str:
 
 
 def search_summary(figures: SearchFigures) -> str:
-    """Return what was searched, how its trials ended and which is the best, in one line."""
+    """Return one line about a search: the recipe, how the trials ended, and the best one."""
     states = Counter(trial.state for trial in figures.trials)
     total = sum(number for state, number in states.items() if state != "again")
     ended = ", ".join(f"{states[s]} {_STATE_WORDS.get(s, s)}" for s in TRIAL_STATES if states[s])
@@ -238,7 +238,7 @@ def scored_in_bits(runs: Sequence[RunResults]) -> bool:
 
 
 def spread_words(results: Sequence[Result[Any]]) -> str:
-    """Return what the bands and bars of these examinations are."""
+    """Return a sentence that explains the bands and bars of these examinations."""
     several = {len(r.figures.models) for r in results if len(r.figures.models) > 1}
     interval = any(len(r.figures.models) < 2 for r in results)
     parts = [f"a standard deviation either way over {n} models" for n in sorted(several)]
@@ -304,7 +304,7 @@ def passage_summary(result: Result[ExplanationFigures]) -> str:
 
 
 def _case(figures: ExplanationFigures) -> str:
-    """Return what the cache held at a case that was looked for; empty without one."""
+    """Return a sentence on what the cache held at the case that was searched for; empty without one."""
     case = figures.found
     if case is None:
         return ""

@@ -26,13 +26,13 @@ DASHES = ("-", "--", ":", "-.")
 DARK = {"#0072B2": "--series-blue", "#D55E00": "--series-red"}
 """Colours that a dark page may lighten, and the CSS variable it does it by."""
 INK = "#010203"
-"""Stands for the page's text colour while matplotlib draws: it becomes `currentColor` in the SVG."""
+"""Placeholder for the page's text colour while matplotlib draws; it becomes `currentColor` in the SVG."""
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 LONGEST = 120
-"""Characters of a text in a figure; the layout would give all room to a longer one."""
+"""Longest text in a figure, in characters: a longer one would leave no room for the axes."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,  # TrueType, as venues ask for
@@ -183,7 +183,7 @@ def series(index: int) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """Return text without the characters that neither HTML nor XML may hold; each is shown as one that is missing."""
+    """Replace the characters that neither HTML nor XML allows by the replacement character."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -290,7 +290,7 @@ def bounded(value: float) -> float:
 
 
 def whole_numbers(axes: "Axes", bins: int = 8) -> None:
-    """Mark whole numbers only on the level axis, that many steps at most."""
+    """Put ticks at whole numbers only on the horizontal axis, with at most that many steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=bins, integer=True, min_n_ticks=1))

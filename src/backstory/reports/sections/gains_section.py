@@ -1,4 +1,4 @@
-"""Every audited reading beside its fair control, the best first; and the sentence at the top of a page that names the best.
+"""Table of audited readings beside their fair controls, means over seeds, and the sentence at the top that names the best.
 
 The control of an adaptive reader is the same model read without its outermost layer. The control of a model with a memory is
 a run of the same seed, trained in every respect alike, whose model lacks that part.

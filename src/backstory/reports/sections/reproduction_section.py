@@ -171,7 +171,7 @@ def _training(system: SystemRecord) -> str:
 
 
 def gates_table(figures: ReproductionFigures) -> Table:
-    """Return what the gate between two predictions made of them in every reading, and what others would have.
+    """Return the scores of the gate between two predictions in every reading, and those of other ways to combine them.
 
     A perplexity for each prediction by itself, for the oracle (a bound, no result), other temperatures and one lambda for all.
     """
@@ -200,7 +200,7 @@ def _gate(policies: Sequence[PolicyRecord]) -> tuple[str, ...]:
 
 
 def memory_table(figures: ReproductionFigures) -> Table:
-    """Return what is paid above the exact cost where something comes back, by how many tokens ago it was seen."""
+    """Return the cost above the exact one for tokens that recur, by how many tokens ago they were seen."""
     by_place = _by_place(figures, lambda reading: reading.memory.curves if reading.memory else ())
     bins, rows = _all_ends(c.bins for curves in by_place.values() for c in curves), []
     for key, curves in by_place.items():
@@ -213,7 +213,7 @@ def memory_table(figures: ReproductionFigures) -> Table:
 
 
 def recency_table(figures: ReproductionFigures) -> Table:
-    """Return what is paid for a token, in nats, by how many tokens ago the same one came last."""
+    """Return the cost of a token in nats, by how many tokens ago the same one last occurred."""
     by_place = _by_place(figures, lambda reading: [reading.recency] if reading.recency else [])
     bins = _all_ends(r.bins for records in by_place.values() for r in records)
     rows = []
@@ -268,7 +268,7 @@ def _p_value(p: float | None) -> str:
 
 
 def findings_table(figures: ReproductionFigures) -> Table:
-    """Return every finding of a paper that systems are judged by: the printed value, ours, and the verdict."""
+    """Return each finding of a paper that was tested: the printed value, ours, and the verdict."""
     rows = []
     for f in figures.findings:
         systems = [f.system] if f.baseline is None else [f.system, f.baseline]
