@@ -82,6 +82,7 @@ TIMED = {
     "ptb-15min": "ptb-15min",
     "ptb-15min-alone": "ptb-15min without the pointer",
     "ptb-60min": "ptb-60min",
+    "ptb-60min-alone": "ptb-60min as it was without the pointer",
 }
 """Results of the recipes for a given time, and what a table calls them."""
 
