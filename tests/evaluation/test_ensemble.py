@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,16 @@ from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.ensemble import EnsembleReader, Members
 from backstory.readers.interpolating import WEIGHTS, WeightScorer
-from backstory.readers.registry import configure, parse_stack
+from backstory.readers.registry import configure, open_reader, parse_stack
+from backstory.readers.saved_reading import load_reading, open_saved, reader_identity, save_reading
 from backstory.runs.run import load_run
 from backstory.tuning.preparation import tune_reader
 
 FIRST = 3
 
 
-def dynamic() -> Reader:
-    return DynamicEvaluation(dual(), DynamicSettings(rule="sgd", rate=0.5, segment=4), None)
+def dynamic(segment: int = 4, rate: float = 0.5) -> Reader:
+    return DynamicEvaluation(dual(), DynamicSettings(rule="sgd", rate=rate, segment=segment), None)
 
 
 def scores(reader: Reader, ids: np.ndarray) -> np.ndarray:
@@ -53,6 +55,14 @@ def test_it_is_the_weighted_mean_of_what_each_predicts_alone(length: int, weight
         StaticReader(lstm()), EnsembleSettings(weight=weight), Members([make() for make in makers])
     )
     np.testing.assert_allclose(scores(ensemble, ids), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("segments", [(4, 4), (4, 6), (12, 5), (40, 16)])
+def test_members_that_learn_take_their_steps_as_alone(segments: tuple[int, int]) -> None:
+    ids, (first, second) = text(60, 3), (partial(dynamic, segment, rate=0.05) for segment in segments)
+    expected = (scores(first(), ids) + scores(second(), ids)) / 2
+    ensemble = EnsembleReader(first(), EnsembleSettings(), Members([second()]))
+    np.testing.assert_allclose(scores(ensemble, ids), expected, rtol=1e-4)
 
 
 def test_its_distribution_sums_to_one() -> None:
@@ -101,11 +111,12 @@ def pair(tiny_run: Path, tiny_config: RunConfig, tmp_path_factory: pytest.TempPa
 def test_a_run_is_read_with_others(pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = pair
     log_probs, figures = {}, {}
+    other = shutil.copytree(one, tmp_path / "other")
     readings = {
         "one": (one, "static"),
         "two": (two, "static"),
         "both": (one, f"ensemble:runs={two}"),
-        "three": (one, f"ensemble:runs={two};{one}"),
+        "three": (one, f"ensemble:runs={two};{other}"),
     }
     for name, (run, reader) in readings.items():
         table = tmp_path / f"{name}.tsv"
@@ -118,13 +129,21 @@ def test_a_run_is_read_with_others(pair: tuple[Path, Path], tmp_path: Path) -> N
     assert [gain.name for gain in figures["both"].gains] == ["static", "ensemble"]
 
 
-def test_weights_are_tuned_for_each_ensemble(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_weights_are_tuned_for_each_ensemble(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, stack = shutil.copytree(pair[0], tmp_path / "own"), parse_stack(f"ensemble:runs={pair[1]}")
     (path,), _ = tune_reader(own, stack, "valid", 100)
     run, weight = load_run(own), json.loads(path.read_text())["settings"]["weight"]
     assert path.parent == own / "readers" and weight in WEIGHTS
     assert configure(stack, run)[-1].settings.weight == weight
     assert configure(parse_stack(f"ensemble:runs={own}"), run)[-1].settings.weight is None
+    moved = shutil.copytree(pair[1], tmp_path / ("a very long name" * 12) / "7")
+    monkeypatch.chdir(moved.parent)
+    assert configure(parse_stack("ensemble:runs=7"), run)[-1].settings.weight == weight
+    shutil.rmtree(moved)
+    shutil.copytree(pair[0], moved)  # as if it had been trained again
+    assert configure(parse_stack("ensemble:runs=7"), run)[-1].settings.weight is None
 
 
 def test_a_proof_is_bound_to_the_weights_of_every_member(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -139,15 +158,48 @@ def test_a_proof_is_bound_to_the_weights_of_every_member(pair: tuple[Path, Path]
         bs.verify(proof)
 
 
-def test_what_is_no_ensemble_is_refused(pair: tuple[Path, Path], tmp_path: Path, tiny_config: RunConfig) -> None:
+def test_a_session_is_bound_to_the_weights_of_every_member(pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = pair
-    with pytest.raises(UserError, match="needs another run; name it: ensemble:runs=RUN"):
-        bs.evaluate(one, reader="ensemble", out=tmp_path / "out")
-    with pytest.raises(UserError, match="is one name, as in reader=dynamic, not cache"):
-        bs.evaluate(one, reader=f"ensemble:runs={two},reader=cache", out=tmp_path / "out")
-    with pytest.raises(UserError, match="there is no run"):
-        bs.evaluate(one, reader=f"ensemble:runs={tmp_path / 'absent'}", out=tmp_path / "out")
-    bs.train(tiny_config, out=tmp_path / "characters", overrides={"text.tokenizer": "characters"})
-    with pytest.raises(UserError, match="has another vocabulary than"):
-        bs.evaluate(one, reader=f"ensemble:runs={tmp_path / 'characters'}", out=tmp_path / "out")
+    other = shutil.copytree(two, tmp_path / "other")
+    run, reader, layers = open_reader(one, f"ensemble:runs={other}")
+    reader.start(1)
+    save_reading(tmp_path / "saved", 1, reader, reader_identity(run, layers, reader), {})
+    saved = load_reading(tmp_path / "saved")
+    assert saved is not None
+    open_saved(one, saved, None)
+    shutil.rmtree(other)
+    shutil.copytree(one, other)
+    with pytest.raises(UserError, match=f"was saved with another {other} than there is now"):
+        open_saved(one, saved, None)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("ensemble", "needs another run; name it: ensemble:runs=RUN"),
+        ("ensemble:runs={two},reader=cache", "read with static, dynamic or learned, not with cache"),
+        (
+            "ensemble:runs={two},reader=shuffled-buffer",
+            "read with static, dynamic or learned, not with shuffled-buffer",
+        ),
+        ("ensemble:runs={two};{two}", "twice; name it once"),
+        ("ensemble:runs={two},{two}", "a semicolon separates several runs"),
+        ("ensemble:runs=absent/run", "a run of the ensemble cannot be read: there is no run"),
+        ("ensemble:runs={characters}", "has another vocabulary than"),
+    ],
+)
+def test_what_is_no_ensemble_is_refused(
+    typed: str, message: str, pair: tuple[Path, Path], characters: Path, tmp_path: Path
+) -> None:
+    one, two = pair
+    with pytest.raises(UserError, match=message):
+        bs.evaluate(one, reader=typed.format(two=two, characters=characters), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def characters(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the same corpus with another tokenizer."""
+    out = tmp_path_factory.mktemp("characters") / "run"
+    bs.train(tiny_config, out=out, overrides={"text.tokenizer": "characters"})
+    return out

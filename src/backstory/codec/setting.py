@@ -138,9 +138,8 @@ def open_decoder(header: Header, model: Path | str | Run, device: str) -> tuple[
     if prepared := prepared_files(run, layers, reader):
         changed = [name for name, digest in prepared.items() if header.prepared.get(name, digest) != digest]
         if changed:
-            raise UserError(
-                f"{changed[0]} of {run.argument} has changed since the file was written; decode with the old one"
-            )
+            what = changed[0] if changed[0] in reader.other_models() else f"{changed[0]} of {run.argument}"
+            raise UserError(f"{what} has changed since the file was written; decode with the old one")
     _warn_of_differences(header, run.device)
     return run, reader
 

@@ -73,7 +73,7 @@ class EnsembleSettings:
     runs: str = ""
     """The other runs, over the same vocabulary, with a semicolon between two."""
     reader: str = "static"
-    """The reader that each of them reads with: one that reads with the model itself, with the settings tuned for that run."""
+    """The reader that each of them reads with, static, dynamic or learned, with the settings tuned for that run."""
     weight: float | None = between(None, 0.0, 1.0)
     """Lambda, the share of the other runs together; none: the same share for every model."""
 

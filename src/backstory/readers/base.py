@@ -127,6 +127,16 @@ def joint_capabilities(readers: Sequence[Reader]) -> ReaderCapabilities:
     )
 
 
+def joint_block(readers: Sequence[Reader]) -> int:
+    """Return the block of a reader that reads with all of these at once: the largest that no block of a learning one breaks."""
+    most = min(reader.block for reader in readers)
+    learning = [reader.block for reader in readers if not reader.capabilities.block_invariant]
+    if not learning:
+        return most
+    common = math.gcd(*learning)
+    return max(size for size in range(1, most + 1) if common % size == 0)
+
+
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Set the model to evaluation mode for the block, without gradients; then every part is in its own mode again."""

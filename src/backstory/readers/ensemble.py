@@ -3,7 +3,9 @@
 P(w) = (1 - lambda) P_inner(w) + lambda / K sum_k P_k(w)
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,9 +15,10 @@ from backstory.config.arguments import checked
 from backstory.config.readers import EnsembleSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction
-from backstory.readers.base import Reader, joint_capabilities
+from backstory.readers.base import Reader, joint_block, joint_capabilities
 from backstory.readers.interpolating import InterpolatingReader, WeightScorer, interpolated
 from backstory.readers.kind import BuildContext, ReaderKind
+from backstory.storage.manifest import best_file
 
 
 class Members:
@@ -68,7 +71,7 @@ class EnsembleReader(InterpolatingReader):
         facts = {"weight": weight, "members": members.hashes}
         super().__init__(inner, "ensemble", members, weight, facts)
         readers = (inner, *members.readers)
-        self.block, self.capabilities = min(reader.block for reader in readers), joint_capabilities(readers)
+        self.block, self.capabilities = joint_block(readers), joint_capabilities(readers)
         self.adapts = any(part.adapts for reader in members.readers for part in reader.stack())
 
     def other_models(self) -> dict[str, str]:
@@ -91,6 +94,13 @@ def ensemble_kind(open_members: Opener) -> ReaderKind:
         lambda context, settings: EnsembleReader(context.wrapped(), settings, open_members(context, settings)),
         EnsembleSettings,
         wraps=True,
-        identity=("runs", "reader"),
+        identity=("reader",),
+        identity_of=lambda typed: members_digest(EnsembleSettings(**typed).names()),
         grid_scorer=scorer,
     )
+
+
+def members_digest(names: Sequence[str]) -> str:
+    """Return a digest of the weights of runs: the same wherever they are named from, another when one is trained again."""
+    weights = [best_file(Path(name)) or name for name in names]
+    return hashlib.sha256("\n".join(weights).encode()).hexdigest()[:12]

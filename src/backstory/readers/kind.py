@@ -102,6 +102,8 @@ class ReaderKind:
     """True for a control: its audit fails by design, and its figures are no score."""
     identity: tuple[str, ...] = ()
     """Settings that make it another reader: tuned settings are filed under these."""
+    identity_of: Callable[[dict[str, Any]], str] | None = None
+    """Returns, for the settings that were typed, what else makes it another reader: a word for the name of a file."""
     steps: Callable[[Any], dict[str, float]] | None = None
     """For a search that steps up and down from some settings: the factor of each setting."""
     grid_scorer: Callable[[BuildContext, Mapping[str, Sequence[Any]], int], GridScorer] | None = None

@@ -22,7 +22,7 @@ from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
 from backstory.models.prediction import steps_at
-from backstory.readers.base import Block, Reader, joint_capabilities
+from backstory.readers.base import Block, Reader, joint_block, joint_capabilities
 from backstory.readers.kind import ReaderKind
 from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
 
@@ -86,7 +86,7 @@ class MixtureReader(Reader):
             raise UserError("readers of different vocabularies cannot be blended")
         self.name = "+".join([reader.name for reader in self.readers] + ["mixture"])
         self.model, self.precision = inner.model, inner.precision
-        self.block = min(reader.block for reader in self.readers)
+        self.block = joint_block(self.readers)
         self.capabilities = joint_capabilities(self.readers)
         self._weights = np.empty((0, len(self.names)))
         self._exponents: Tensor | None = None

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.arguments import checked
@@ -89,7 +89,6 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
     return (base, *(layer for layer in layers if READERS[layer.name].wraps))
 
 
-_NOT_IN_FILES = re.compile(r"[:;/\\]")
 _BLANKS = re.compile(r"\s*([,=])\s*")
 """Blanks around a setting and its value."""
 
@@ -128,19 +127,26 @@ def _identity_name(layer: Layer) -> str:
     kind, typed = READERS[layer.name], typed_settings(layer)
     defaults = vars(kind.settings())
     values = [typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)]
-    return "-".join([layer.name, *(_NOT_IN_FILES.sub("-", str(value)) for value in values)])
+    more = [] if kind.identity_of is None else [kind.identity_of(typed)]
+    return "-".join([layer.name, *(str(value).replace(":", "-") for value in values), *more])
 
 
 def typed_settings(layer: Layer) -> dict[str, Any]:
     """Return the settings that were typed, checked. Raises UserError."""
     settings: dict[str, Any] = {}
+    texts = get_type_hints(READERS[layer.name].settings)
     for item in filter(None, layer.typed.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
-            raise UserError(f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2")
+            hint = "; a semicolon separates several runs" if "runs" in settings else ""
+            raise UserError(
+                f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2{hint}"
+            )
         if key in settings:
             raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
         settings[key] = typed(value, key)
+        if texts.get(key) is str and not isinstance(settings[key], str):  # a run called 7, or null
+            settings[key] = value
     from_dict(READERS[layer.name].settings, settings, f"reader {layer.name}")
     return settings
 
@@ -231,16 +237,21 @@ def open_reader(
 
 def open_members(context: BuildContext, settings: EnsembleSettings) -> Members:
     """Open the other runs of an ensemble, each with its reader. Raises UserError, also for a run of another vocabulary."""
-    (base, *others), readers, hashes = parse_stack(settings.reader), [], {}
-    if not settings.names():
+    names, (base, *others) = settings.names(), parse_stack(settings.reader)
+    if not names:
         raise UserError("the reader ensemble needs another run; name it: ensemble:runs=RUN, or 'ensemble:runs=RUN;RUN'")
-    if others or base.typed:
+    if others or base.typed or READERS[base.name].control:
         raise UserError(
-            f"the reader of an ensemble's other runs is one name, as in reader=dynamic, not {settings.reader}"
+            f"the other runs of an ensemble read with static, dynamic or learned, not with {settings.reader}"
         )
-    for name in settings.names():
-        options = LoadOptions(device=context.run.device.type)
-        run, reader, layers = open_reader(name, settings.reader, context.precision.name, options)
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"the ensemble names {repeated} twice; name it once, and set weight=... for other shares")
+    options, readers, hashes = LoadOptions(device=str(context.run.device)), [], {}
+    for name in names:
+        try:
+            run, reader, layers = open_reader(name, settings.reader, context.precision.name, options)
+        except UserError as error:
+            raise UserError(f"a run of the ensemble cannot be read: {error}") from None
         if run.vocabulary.words != context.run.vocabulary.words:
             raise UserError(
                 f"{name} has another vocabulary than {context.run.argument}; name runs of the same corpus and tokenizer"

@@ -174,6 +174,10 @@ def check_same(
             f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
             f"{otherwise}"
         )
+    if key == "other models":
+        theirs, ours = (dict(values.get(key) or {}) for values in (saved.identity, identity))
+        changed = next(name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name))
+        raise UserError(f"{saved.path} was saved with another {changed} than there is now; {otherwise}")
     if key in ("model", "architecture", "vocabulary", "text"):
         what = "model" if key == "architecture" else key
         raise UserError(f"{saved.path} was saved with another {what}; give that one, or {otherwise}")
