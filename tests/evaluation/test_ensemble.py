@@ -129,6 +129,14 @@ def test_a_run_is_read_with_others(pair: tuple[Path, Path], tmp_path: Path) -> N
     assert [gain.name for gain in figures["both"].gains] == ["static", "ensemble"]
 
 
+def test_the_folder_of_a_result_has_a_name_that_a_file_system_takes(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    one, two = (shutil.copytree(run, tmp_path / ("ä" * 99) / ("b" * 200) / run.name) for run in pair)
+    result = bs.evaluate(one, reader=f"ensemble:runs={two}")
+    (folder,) = one.glob("evaluate-*")
+    assert folder.name.startswith("evaluate-test-ensemble_runs_") and len(folder.name.encode()) <= 200
+    assert result.path == folder / "result.json"
+
+
 def test_weights_are_tuned_for_each_ensemble(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,9 +241,18 @@ class EvalOptions(ReadingOptions, ModelOptions):
             raise UserError("--resume and --each-line cannot be combined, as lines are read in one go; remove one")
 
 
+LONGEST_NAME = 200
+"""Bytes of the longest name of a folder."""
+
+
 def folder_name(*parts: str) -> str:
-    """Join parts to the name of a result's folder."""
-    return re.sub(r"[^\w.+-]+", "_", "-".join(parts))
+    """Join parts to the name of a result's folder; a long one ends in a hash of the whole, as a file system takes 255 bytes."""
+    whole = "-".join(parts)
+    name = re.sub(r"[^\w.+-]+", "_", whole)
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    begins = name.encode()[: LONGEST_NAME - 13].decode(errors="ignore")
+    return f"{begins}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
 
 
 def changed_parts(*parts: tuple[str, str]) -> list[str]:
