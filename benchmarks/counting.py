@@ -41,7 +41,7 @@ from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.data import prepare
 from backstory.readers.adaptive_counts import CountedText, Smoothing
 from backstory.readers.counting import ngram_counts_of, ppm_counts
-from backstory.readers.interpolating import Source
+from backstory.readers.interpolating import PredictionSource
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.readers.registry import parse_stack
 from backstory.runs.run import load_run
@@ -69,7 +69,7 @@ PRODUCT_GRID = ("share=0.02,0.1,0.4", "rate=0.03,0.1,0.3", "step=0.0001,0.0003,0
 """Wider than those of `backstory reader tune`."""
 
 
-def scores(counts: Source, ids: np.ndarray, start: int) -> np.ndarray:
+def scores(counts: PredictionSource, ids: np.ndarray, start: int) -> np.ndarray:
     """Return the log-probability of every token (N,) of a text."""
     inputs, found = np.concatenate([[start], ids[:-1]]).astype(np.int64), []
     counts.start(1)

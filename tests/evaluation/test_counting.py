@@ -33,7 +33,7 @@ from backstory.readers.adaptive_counts import (
     Smoothing,
 )
 from backstory.readers.counting import CountingReader, FixedNgrams, ngram_counts_of, ppm_counts
-from backstory.readers.interpolating import Source, WeightScorer
+from backstory.readers.interpolating import PredictionSource, WeightScorer
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts
 from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import load_run
@@ -49,7 +49,7 @@ def words(count: int, seed: int, types: int = TYPES) -> np.ndarray:
     return np.minimum(drawn, types - 1).astype(np.uint16)
 
 
-def tables_of(counts: Source, ids: np.ndarray, block: int) -> np.ndarray:
+def tables_of(counts: PredictionSource, ids: np.ndarray, block: int) -> np.ndarray:
     """Read a text (N,) block by block; return the distributions (N, V), each checked against the cheap path."""
     inputs, tables = np.concatenate([[FIRST], ids[:-1]]).astype(np.int64), []
     counts.start(1)

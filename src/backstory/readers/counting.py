@@ -17,7 +17,7 @@ from backstory.config.strict import conforming
 from backstory.models.prediction import scored_once, steps_at
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
 from backstory.readers.base import Reader
-from backstory.readers.interpolating import InterpolatingReader, Source, WeightScorer
+from backstory.readers.interpolating import InterpolatingReader, PredictionSource, WeightScorer
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
 
@@ -31,7 +31,7 @@ class CountingReader(InterpolatingReader):
 
     @checked()
     def __init__(
-        self, inner: Reader, settings: Settings, counts: Source, facts: Mapping[str, Any] | None = None
+        self, inner: Reader, settings: Settings, counts: PredictionSource, facts: Mapping[str, Any] | None = None
     ) -> None:
         """`facts` are what results record of the counts. Raises UserError for settings out of range."""
         kind = "ngram" if isinstance(settings, NgramSettings) else "ppm"
@@ -96,7 +96,7 @@ class FixedNgrams:
         self._recent = self._next = snapshot.cpu().clone()
 
 
-def ngram_counts_of(counts: NgramCounts, settings: NgramSettings) -> Source:
+def ngram_counts_of(counts: NgramCounts, settings: NgramSettings) -> PredictionSource:
     """Return predictions from n-grams that were counted, which go on counting if they are `online`."""
     if not settings.online:
         return FixedNgrams(counts)
@@ -120,7 +120,7 @@ def _build_ngram(context: BuildContext, settings: NgramSettings) -> CountingRead
 
 
 def _ngram_scorer(context: BuildContext, values: Mapping[str, Sequence[Any]], tokens: int) -> WeightScorer:
-    def make(settings: NgramSettings) -> Source:
+    def make(settings: NgramSettings) -> PredictionSource:
         return ngram_counts_of(context.ngrams(settings.order, settings.across_lines), settings)
 
     return WeightScorer(values, NgramSettings, make)

@@ -21,7 +21,7 @@ WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The weights that are tried."""
 
 
-class Source(Protocol):
+class PredictionSource(Protocol):
     """Predictions for B texts, beside those of the reader; `copy.copy` gives another in the same state."""
 
     def start(self, batch_size: int) -> None:
@@ -47,7 +47,7 @@ class InterpolatingReader(WrappingReader):
     interpolates = True
 
     def __init__(
-        self, inner: Reader, kind: str, source: Source, weight: float, facts: Mapping[str, Any] | None = None
+        self, inner: Reader, kind: str, source: PredictionSource, weight: float, facts: Mapping[str, Any] | None = None
     ) -> None:
         """`weight` is lambda; `facts` are what results record of the source."""
         super().__init__(inner, kind)
@@ -91,7 +91,9 @@ def interpolated(p: Prediction, q: Prediction, weight: float, tokens: Tensor) ->
 class WeightScorer:
     """Scores every weight, for sources of several settings, from one reading with the reader inside."""
 
-    def __init__(self, values: Mapping[str, Sequence[Any]], kind: type, make: Callable[[Any], Source]) -> None:
+    def __init__(
+        self, values: Mapping[str, Sequence[Any]], kind: type, make: Callable[[Any], PredictionSource]
+    ) -> None:
         """`values` to try of each setting (of the weight, WEIGHTS by default); `make` makes the source of some settings.
 
         Raises UserError for values out of range.
