@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to follow the README in: a text and a data folder of one's own, and recipes of a size for a test."""
     words = np.random.default_rng(0).choice([f"word{i}" for i in range(40)], 30_000)
     text = "\n".join(" ".join(line) for line in words.reshape(-1, 20))
-    (tmp_path / "my.txt").write_text(text)
+    for name, share in (("my", 1), ("diary", 1), ("monday", 1000), ("tuesday", 1000)):
+        (tmp_path / f"{name}.txt").write_text(text[: len(text) // share])
     (tmp_path / "data" / "ptb").mkdir(parents=True)
     for split, part in (("train", text), ("valid", text[: len(text) // 20]), ("test", text[-len(text) // 20 :])):
         (tmp_path / "data" / "ptb" / f"ptb.{split}.txt").write_text(part)
@@ -66,20 +69,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def follow(page: str, home: Path) -> None:
+def follow(page: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the commands of a page, in the order in which it has them."""
     for command in commands(page):
         if command[1] == "recipe" and command[2] == "check":
             (home / command[3]).write_text(recipes.text("demo"))
         fewer = ["--targets", "20"] if command[1] == "examine" else []
-        assert main.main([*command[1:], *fewer]) == 0, command
+        source = command.index("<") if "<" in command else len(command)
+        with ExitStack() as stack:
+            if command[source:]:
+                text = stack.enter_context((home / command[source + 1]).open(encoding="utf-8"))
+                stack.enter_context(monkeypatch.context()).setattr(sys, "stdin", text)
+            assert main.main([*command[1:source], *fewer]) == 0, command
         if command[1:3] == ["recipe", "copy"]:
             (home / command[4]).unlink()
 
 
-def test_the_commands_and_the_python_of_the_readme_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_and_the_python_of_the_readme_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert [c[1] for c in commands(README)][:5] == ["demo", "ls", "train", "evaluate", "evaluate"]
-    follow(README, home)
+    follow(README, home, monkeypatch)
     capsys.readouterr()
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
@@ -91,10 +101,10 @@ def test_the_commands_and_the_python_of_the_readme_run(home: Path, capsys: pytes
 
 
 @pytest.mark.full
-def test_the_commands_of_the_guide_run(home: Path) -> None:
+def test_the_commands_of_the_guide_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(commands(GUIDE)) > 15
-    follow(GUIDE, home)
-    trained = {"ptb-small", "ptb-small-pointer", "small", "ptb-awd-lstm", "on-cpu", "on-two"}
+    follow(GUIDE, home, monkeypatch)
+    trained = {"ptb-small", "ptb-small-pointer", "small", "ptb-awd-lstm", "on-cpu", "on-two", "diary"}
     assert {p.name for p in (home / "runs").iterdir() if (p / "config.yaml").exists()} == trained
 
 
