@@ -132,6 +132,10 @@ class Finished(Prediction):
         return torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
+class OutputNotCalledError(Exception):
+    """The code of a model does not call its output layer, whose input is then unknown."""
+
+
 class HuggingFaceModel(LanguageModel):
     """Reads with the model's own forward pass, from its cache where that gives what the whole text gives.
 
@@ -269,7 +273,10 @@ class HuggingFaceModel(LanguageModel):
         return torch.cat(vectors), self.layout.cache_of(joined)
 
     def body(self, tokens: Tensor, cache: Any = None, caching: bool = True) -> tuple[Tensor, Any]:
-        """Return the output layer's input (B, T, D) for tokens (B, T) after a cache, which is changed, and the new cache."""
+        """Return the output layer's input (B, T, D) for tokens (B, T) after a cache, which is changed, and the new cache.
+
+        Raises OutputNotCalledError.
+        """
         past = {self.cache_name: cache} if cache is not None and self.cache_name else {}
         # A gradient needs the tensors that a model then overwrites in its cache.
         copies = torch.is_grad_enabled() and not self.grows
@@ -277,7 +284,8 @@ class HuggingFaceModel(LanguageModel):
             result = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **past)
         (output,) = self._output
         hidden, output.input = output.input, None
-        assert hidden is not None, "the model has not called its output layer"
+        if hidden is None:
+            raise OutputNotCalledError
         return hidden, None if self.cache_name is None else getattr(result, self.cache_name, None)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from backstory.config import UserError
 from backstory.config.errors import first_line, out_of_memory, plural
 from backstory.interop.hf_cache import Layout
-from backstory.interop.hf_model import Finish, HuggingFaceModel, Way, longest, switch_length
+from backstory.interop.hf_model import Finish, HuggingFaceModel, OutputNotCalledError, Way, longest, switch_length
 from backstory.models import LanguageModel
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def _settle_output(model: HuggingFaceModel, text: Tensor, plain: Tensor, name: s
     """Let the model finish its logits if the output layer alone does not give its scores. Raises UserError."""
     try:
         hidden, _ = model.body(text, caching=False)
-    except AssertionError:
+    except OutputNotCalledError:
         raise UserError(_unfollowed(name, "its own code does not call that layer")) from None
     logits = model.head(hidden)
     exact, _, last_bit = _tolerances(model)
