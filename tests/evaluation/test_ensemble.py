@@ -36,9 +36,9 @@ def dynamic(segment: int = 4, rate: float = 0.5) -> Reader:
 
 def scores(reader: Reader, ids: np.ndarray) -> np.ndarray:
     """Probabilities (N,) of a text."""
-    kept: list[torch.Tensor] = []
-    read(reader, ids, FIRST, each=lambda block, prediction, score: kept.append(score[0].double().exp()))
-    return torch.cat(kept).numpy()
+    pieces: list[torch.Tensor] = []
+    read(reader, ids, FIRST, each=lambda block, prediction, score: pieces.append(score[0].double().exp()))
+    return torch.cat(pieces).numpy()
 
 
 @settings(max_examples=several(8, 40), deadline=None)

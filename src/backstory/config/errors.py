@@ -18,7 +18,7 @@ class UserError(Exception):
 
 
 class FolderConflict(UserError):
-    """What a folder holds is not what the command would go on with.
+    """A folder holds something else than the command would go on with.
 
     The advice names flags of the verb that raises it. A command that calls others gives its own with the `problem`.
     """

@@ -67,15 +67,14 @@ class EnsembleReader(InterpolatingReader):
         self.settings = conforming(settings, "the ensemble")
         if any(reader.model.vocabulary_size != inner.model.vocabulary_size for reader in members.readers):
             raise UserError("models of different vocabularies are no ensemble; train them on the same corpus")
-        weight = settings.share(len(members.readers))
-        facts = {"weight": weight, "members": members.hashes}
-        super().__init__(inner, "ensemble", members, weight, facts)
+        self.hashes, weight = members.hashes, settings.share(len(members.readers))
+        super().__init__(inner, "ensemble", members, weight, {"weight": weight, "members": self.hashes})
         readers = (inner, *members.readers)
         self.block, self.capabilities = joint_block(readers), joint_capabilities(readers)
         self.adapts = any(part.adapts for reader in members.readers for part in reader.stack())
 
     def other_models(self) -> dict[str, str]:
-        return self.inner.other_models() | self._facts["members"]
+        return self.inner.other_models() | self.hashes
 
 
 Opener = Callable[[BuildContext, EnsembleSettings], Members]

@@ -134,7 +134,7 @@ def _identity_name(layer: Layer) -> str:
 def typed_settings(layer: Layer) -> dict[str, Any]:
     """Return the settings that were typed, checked. Raises UserError."""
     settings: dict[str, Any] = {}
-    texts = get_type_hints(READERS[layer.name].settings)
+    hints = get_type_hints(READERS[layer.name].settings)
     for item in filter(None, layer.typed.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
@@ -145,7 +145,7 @@ def typed_settings(layer: Layer) -> dict[str, Any]:
         if key in settings:
             raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
         settings[key] = typed(value, key)
-        if texts.get(key) is str and not isinstance(settings[key], str):  # a run called 7, or null
+        if hints.get(key) is str and not isinstance(settings[key], str):  # a run called 7, or null
             settings[key] = value
     from_dict(READERS[layer.name].settings, settings, f"reader {layer.name}")
     return settings

@@ -70,7 +70,7 @@ def headline(runs: Sequence[RunResults]) -> str:
         return _headline_of_seeds(sets)
     names, best = _names(group), group[0]
     f = best.figures
-    where = f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {best.result.corpus.title('one text')} ({f.split})"
+    where = _over(best)
     score = formats.score(f.nats_per_token, f.unit)
     first = [name for name, reading in zip(names, group, strict=True) if reading.shown == best.shown]
     if len(first) > 1:
@@ -132,6 +132,12 @@ def _name(reading: Contender, one_run: bool, static: bool) -> str:
     if one_run:
         return f"{reading.run.name} with {reader}" if reader else f"{reading.run.name} alone"
     return reading.run.name if static or not reader else f"{reading.run.name} with {reader}"
+
+
+def _over(reading: Contender) -> str:
+    """Return what was read, to follow a score: `over 82,430 words of ptb (test)`."""
+    f = reading.figures
+    return f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {reading.result.corpus.title('one text')} ({f.split})"
 
 
 # --- seeds ---
@@ -201,9 +207,7 @@ def _headline_of_seeds(sets: Sequence[Sequence[Contender]]) -> str:
     best, f = sets[0], sets[0][0].figures
     shown = _with_deviation(best)
     score = f"{shown} bits per {f.unit}" if f.unit in measures.IN_BITS else f"perplexity {shown} per {f.unit}"
-    where = (
-        f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {best[0].result.corpus.title('one text')} ({f.split})"
-    )
+    where = _over(best[0])
     about = f"mean and standard deviation of {len(best)} seeds" if len(best) > 1 else "of one seed"
     if len(sets) == 1:
         return f"{_set_name(best)} differ only in their seed: {score} {where}, {about}."
