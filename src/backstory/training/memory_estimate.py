@@ -23,7 +23,7 @@ BUFFERS = 4
 """Copies that a training step holds of the states in a span buffer's reach, with everything computed from each."""
 SCORES = 4
 """Numbers held for each pair of a position and a word of the buffer (or a span, if it holds only spans)."""
-DUAL = 6
+DUAL = 3
 """Copies that a training step holds of the core's outputs that a dual connection reads, with everything computed from them."""
 USUAL_TYPES = 50_000
 """Usual vocabulary size, in place of a default of `text.maximum_size`."""
@@ -83,11 +83,13 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     if model is None:  # what is wrong with it, if anything, shows when it is built
         return {}
     parameters, width = count_parameters(model), model.head.weight.shape[1]
+    embedding, item = model.embedding.weight.numel(), precision.dtype.itemsize
+    cast = item if item < 4 else 0
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
     core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))
     longest = _longest(settings, text.tokens)
     core += model.core.extra_activations(longest)
-    core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
+    core *= 0.5 + item / 4  # kept partly in the precision of products
     dual = 0 if model.dual is None else DUAL * (model.head_size + model.core.output_size)
     own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)
     rows = math.ceil(settings.batch_size / settings.accumulate)
@@ -102,15 +104,16 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     )
     averages = settings.averaging != "none" or settings.finetune_epochs > 0
     return {
-        "weights": parameters * (4.0 + precision.dtype.itemsize),  # and a copy, cast or laid out for the kernels
+        # A copy, cast or laid out for the kernels, of all but the embedding: the output layer counts its own below.
+        "weights": parameters * 4.0 + (parameters - embedding) * item,
         "gradients": parameters * 4.0,
         "the optimizer": parameters * 4.0 * (moments + averages),
         "activations": 4.0 * tokens * (core + dual + 6 * own + 8 * config.model.embedding.size + 14 * model.head_size),
         # States before the segment and what is made of them; scores and weights of every position for each of them.
         "the buffer": 4.0 * words * (BUFFERS * rows * model.head_size + SCORES * tokens),
         # Logits in the precision of products; in float32 nearly twice, and once more with a gate.
-        "the output layer": ((7.0 if model.gated is None else 11.0) + precision.dtype.itemsize) * logits
-        + 8.0 * text.types * width,
+        "the output layer": ((7.0 if model.gated is None else 11.0) + item) * logits
+        + (4.0 + cast) * text.types * width,
     }
 
 
