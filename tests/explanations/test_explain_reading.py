@@ -24,9 +24,8 @@ from backstory.config import RunConfig, UserError
 from backstory.context.bootstrap import paired_interval
 from backstory.data import prepare
 from backstory.evaluation import evaluate
-from backstory.explanations import compare as gains
-from backstory.explanations import explain_passage
-from backstory.explanations.compare import ENOUGH, ScoredText
+from backstory.explanations import explain_passage, gain_passages, gains
+from backstory.explanations.gains import ENOUGH, ScoredText
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import result_from
 from backstory.results.passage import Numbers, Passage
@@ -181,7 +180,7 @@ def test_blocks_are_drawn_where_a_text_is_one_document() -> None:
 def test_the_passages_are_those_of_most_and_least_gain(values: list[int], words: int) -> None:
     length = min(words, len(values))
     sums = [sum(values[i : i + length]) for i in range(len(values) - length + 1)]
-    found = dict(gains.notable(np.array(values, float), [2, 1] if len(values) > 2 else [], words))
+    found = dict(gain_passages.notable(np.array(values, float), [2, 1] if len(values) > 2 else [], words))
     assert sums[found["the largest gain"]] == max(sums)
     lost = found.get("the largest loss", found.get("the smallest gain"))
     assert (min(sums) == max(sums)) if lost is None else sums[lost] == min(sums)
