@@ -39,7 +39,7 @@ from backstory.codec.shares import cumulative_shares
 from backstory.config import TextConfig
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.data import prepare
-from backstory.readers.adaptive_counts import CountedText, Smoothing
+from backstory.readers.counted_text import CountedText, Smoothing
 from backstory.readers.counting import ngram_counts_of, ppm_counts
 from backstory.readers.interpolating import PredictionSource
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams

@@ -25,13 +25,8 @@ from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.evaluation.audit import copied
 from backstory.readers import StaticReader
-from backstory.readers.adaptive_counts import (
-    AdaptiveCounts,
-    AdaptivePrediction,
-    CountedText,
-    CountedTexts,
-    Smoothing,
-)
+from backstory.readers.adaptive_counts import AdaptiveCounts, AdaptivePrediction
+from backstory.readers.counted_text import CountedText, CountedTexts, Smoothing
 from backstory.readers.counting import CountingReader, FixedNgrams, ngram_counts_of, ppm_counts
 from backstory.readers.interpolating import PredictionSource, WeightScorer
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams, estimate_discounts

@@ -15,8 +15,9 @@ from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
 from backstory.models.prediction import scored_once, steps_at
-from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, CountedTexts, Smoothing, log_tensor
+from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, log_tensor
 from backstory.readers.base import Reader
+from backstory.readers.counted_text import CountedTexts, Smoothing
 from backstory.readers.interpolating import InterpolatingReader, PredictionSource, WeightScorer
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
