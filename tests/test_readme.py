@@ -21,7 +21,7 @@ from tables import papers, sources, speeds
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
 from backstory.config.process import Stopped
-from backstory.context.result import table as examination_table
+from backstory.context.examination_table import table as examination_table
 from backstory.runs.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent

@@ -13,9 +13,9 @@ import yaml
 from small_suites import suite
 
 from backstory.config import UserError, from_yaml
+from backstory.context.effects import figures
 from backstory.context.examination import Groups
 from backstory.context.losses import Losses
-from backstory.context.result import figures
 from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, ONE_SEED, UNDECIDED, YES, judge
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings, measure_effects

@@ -13,7 +13,7 @@ import pytest
 from drawings import marks_of, texts
 
 from backstory.config import UserError
-from backstory.context.result import table
+from backstory.context.examination_table import table
 from backstory.papers import paper as papers
 from backstory.papers.paper import published_examinations
 from backstory.reports import context_curves, read, render, result_from

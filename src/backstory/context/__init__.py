@@ -1,6 +1,7 @@
 """Experiments on how much of its context a model uses, and what for: scorers, perturbations, statistics (Khandelwal et al.)."""
 
 from backstory.context.bootstrap import Interval, effective_context, paired_interval, paired_intervals
+from backstory.context.effects import Effects, figures, regroup
 from backstory.context.examination import SPLITS, Examination, Groups, ProcessGroup
 from backstory.context.examined_text import AnnotatedText, Folded, fold
 from backstory.context.experiment_run import examine, measure
@@ -21,7 +22,7 @@ from backstory.context.experiments import (
 )
 from backstory.context.laboratory import examine_model, examine_run, examine_runs
 from backstory.context.losses import Losses
-from backstory.context.result import Effects, ExaminationResult, combine, figures, read_examination, regroup
+from backstory.context.result import ExaminationResult, combine, read_examination
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 __all__ = [

@@ -10,6 +10,7 @@ import numpy as np
 from backstory.config import NonFiniteError, UserError
 from backstory.config.arguments import checked, diagnosed
 from backstory.config.terminal import ProgressCallback
+from backstory.context.effects import Effects, figures
 from backstory.context.examination import (
     Examination,
     ProcessGroup,
@@ -20,7 +21,6 @@ from backstory.context.examination import (
 )
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
 from backstory.context.losses import Losses, LossStore
-from backstory.context.result import Effects, figures
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 PIECE = 64

@@ -16,11 +16,12 @@ from backstory.config.examination_options import ExaminationSettings, ExamineOpt
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.terminal import ProgressCallback
+from backstory.context.effects import figures
 from backstory.context.examination import ProcessGroup, SingleProcess, check_splits
 from backstory.context.experiment_run import measure, reported_splits
 from backstory.context.experiments import EXPERIMENTS, check_experiment
 from backstory.context.losses import Losses, LossStore
-from backstory.context.result import ExaminationResult, combine, figures
+from backstory.context.result import ExaminationResult, combine
 from backstory.context.scorer import Scorer, refuse_adapting
 from backstory.context.subject import Subject, array_hash, subject_in_memory, subject_of_run
 from backstory.data import Dataset

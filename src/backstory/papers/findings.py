@@ -21,10 +21,10 @@ from backstory.context.bootstrap import (
     resampled_means,
 )
 from backstory.context.bootstrap import effective_context as effective_context_of
+from backstory.context.effects import THRESHOLD
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.losses import LOSSES, Losses
-from backstory.context.result import THRESHOLD
 from backstory.papers.claims import MISSING, ONE_SEED, UNDECIDED, YES
 from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure, paper
 from backstory.papers.plan import SuiteRun

@@ -1,0 +1,96 @@
+"""An examination as lines of text: its heading, every condition, and the effects in every group of a split."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from backstory.config.scores import bounded
+from backstory.results.examination_record import (
+    TRUNCATE,
+    CacheEffect,
+    EffectRecord,
+    ExaminationFigures,
+    GroupRecord,
+    TruncationFigures,
+)
+from backstory.results.result_file import Result
+
+
+def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
+    """Return a result as lines: its heading, every condition, and the effects in every group of a split."""
+    f, baseline, unit = result.figures, result.figures.baseline, result.figures.counted_in
+    reader = "" if f.read_by == "static" else f", {f.read_by} reader"
+    batch = f" in a batch of {f.batch_size}" if f.batch_size > 1 else ""
+    read = "all" if baseline.context is None else f"{baseline.context:,} {unit}s of"
+    lines = [
+        f"{result.name}, {f.split} split{reader}, {f.targets:,} targets; "
+        f"with {read} context{batch} perplexity {bounded(baseline.perplexity, ',.2f')} per {f.unit}"
+    ]
+    if (unknown := f.unknown_among(f.targets)).unknown:
+        lines[0] += f", {unknown.phrase('the targets')}"
+    if f.models:
+        lines.append(f"  means over {len(f.models)} models; +- is the standard deviation over them")
+    if f.unknown_tag_share is not None:
+        share = f"{f.unknown_tag_share:.1%}"
+        lines.append(f"  tags: {f.tagger}; {share} of the words are unknown, neither content nor function")
+    lines += _conditions(f.conditions, bool(f.models))
+    if isinstance(f, TruncationFigures):
+        words, within = f.context_in_words(), f"within {f.effective_context.threshold_percent:g}% of perplexity"
+        answer = f"{words}, {within}" if f.effective_context.best is None else f"none; {words}"
+        lines.append(f"  effective context: {answer}")
+    if f.pieces_per_word:
+        lines.append(f"  contexts are in words, of {f.pieces_per_word:.2f} pieces on average")
+    if f.window:
+        cut = (
+            f"; the contexts of {f.cut_contexts:,} of {f.targets:,} targets were longer, and cut"
+            if f.cut_contexts
+            else ""
+        )
+        lines.append(f"  the model reads at most {f.window:,} {'pieces' if f.pieces_per_word else 'tokens'}{cut}")
+    for by in dict.fromkeys(group.by for group in f.groups):
+        lines += _split(by, [group for group in f.groups if group.by == by])
+    return lines
+
+
+def label(condition: EffectRecord) -> str:
+    """Return the name of a condition in a table: of truncations the number of tokens."""
+    return f"{condition.context:,}" if condition.method == TRUNCATE else condition.name
+
+
+def _hurt(condition: EffectRecord) -> float | None:
+    return condition.hurt if isinstance(condition, CacheEffect) else None
+
+
+def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
+    head = "context" if conditions[0].method == TRUNCATE else "condition"
+    width = max(len(head) + 1, *(len(label(c)) for c in conditions))
+    deviation = f"  {'+-':>7}" if several else ""
+    lines = [f"  {head:>{width}}  {'perplexity':>10}  {'effect, nats':>12}{deviation}  {'percent':>8}  95% interval"]
+    for c in conditions:
+        spread = f"  {c.deviation:>7.4f}" if several else ""
+        hurt = "" if _hurt(c) is None else f"; the cache makes {_hurt(c):.1%} of the targets worse"
+        lines.append(
+            f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {c.effect:>+12.4f}{spread}"
+            f"  {bounded(c.effect_percent, '+.1f'):>7}%"
+            f"  {c.low:+.4f} to {c.high:+.4f}{hurt}"
+        )
+    return lines
+
+
+def _split(by: str, groups: Sequence[GroupRecord[Any]]) -> list[str]:
+    """Return the effects in the groups of a split as lines, a column for each."""
+    names = [label(c) for c in groups[0].conditions]
+    left = max(len("share of targets"), *map(len, names))
+    widths = [max(9, len(group.group)) for group in groups]
+
+    def line(name: str, cells: Sequence[str]) -> str:
+        shown = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        return f"  {name:>{left}}{shown}".rstrip()
+
+    lines = [f"  by {by}, effects in nats:", line("", [group.group for group in groups])]
+    lines.append(line("share of targets", [f"{group.share:.1%}" for group in groups]))
+    lines.append(line("perplexity", [bounded(group.baseline.perplexity, ",.2f") for group in groups]))
+    for i, name in enumerate(names):
+        lines.append(line(name, [f"{group.conditions[i].effect:+.4f}" for group in groups]))
+    if _hurt(groups[0].conditions[0]) is not None:
+        lines.append(line("cache hurts", [f"{_hurt(group.conditions[0]):.1%}" for group in groups]))
+    return lines
