@@ -20,7 +20,8 @@ from backstory.reports import context_curves, read, render, result_from
 from backstory.reports.sections import context_section as examinations
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models
-from backstory.results.examination_record import EXPERIMENTS, Published
+from backstory.results.examination_record import EXPERIMENTS
+from backstory.results.published_values import Published
 
 BESIDE = published_examinations()
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}

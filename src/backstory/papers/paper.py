@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from backstory.config import UserError, check_name, from_dict
 from backstory.config.recipes import Packaged
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 Metric = Literal["perplexity", "bits_per_token"]
 PrintedMetric = Literal["perplexity", "bits_per_token", "effect_percent", "tokens", "share_percent"]

@@ -11,8 +11,8 @@ from backstory.reports.svg import Plot
 from backstory.reports.tables import Table
 from backstory.reports.tables import compact as compact_table
 from backstory.results import Figures, Result, RunResults
-from backstory.results.examination_record import Published
 from backstory.results.passage import Passage
+from backstory.results.published_values import Published
 
 
 @dataclass(frozen=True)

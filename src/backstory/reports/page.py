@@ -24,7 +24,7 @@ from backstory.reports.theme import slug
 from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html_page, latex, markdown
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 from backstory.storage.atomic import write_atomically
 from backstory.storage.run_files import check_outside_runs
 

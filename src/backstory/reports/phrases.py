@@ -22,7 +22,7 @@ from backstory.results import (
     TrainingFigures,
     TruncationFigures,
 )
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
 
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")

@@ -1,6 +1,6 @@
-"""Records of the experiments on context, and the published values that they stand beside."""
+"""Records of the experiments on context."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
@@ -378,36 +378,3 @@ EXPERIMENTS: dict[str, Any] = {name: ExaminationFigures[effect] for name, effect
 def conditions_with(conditions: Sequence[C], **parameters: object) -> list[C]:
     """Return the conditions that have these parameters, in their order."""
     return [c for c in conditions if all(getattr(c, key, None) == value for key, value in parameters.items())]
-
-
-@dataclass(frozen=True)
-class PublishedValues:
-    """Printed figures of one text; `same` if it is the text that they are compared with."""
-
-    corpus: str
-    same: bool
-    values: tuple[float, ...]
-
-    @property
-    def where(self) -> str:
-        """The text in words: `ptb`, or `ptb, another text`."""
-        return self.corpus if self.same else f"{self.corpus}, another text"
-
-
-@dataclass(frozen=True)
-class Published:
-    """Figures that a paper printed of the experiments, by corpus and by name, to stand beside a model's own: percent of
-    perplexity, tokens, or percent of the tokens."""
-
-    cited: str
-    model: str
-    """The model they are of, in words."""
-    figures: Mapping[str, Mapping[str, float]]
-
-    def beside(self, corpus: str, *names: str) -> PublishedValues | None:
-        """Return the figures of these names: of `corpus` if it has them all, else of the first text that has; else None."""
-        for text in (corpus, *self.figures):
-            printed = self.figures.get(text, {})
-            if all(name in printed for name in names):
-                return PublishedValues(text, text == corpus, tuple(printed[name] for name in names))
-        return None

@@ -19,8 +19,8 @@ from backstory.reports.sections.comparison_plots import along, by_position
 from backstory.reports.svg import Plot, bounded
 from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import ComparisonFigures, Result, RunResults
-from backstory.results.examination_record import Published
 from backstory.results.explanation_record import ExcerptRecord, GainRecord, PairRecord
+from backstory.results.published_values import Published
 
 DIGITS = 3
 """Decimals of a score in nats."""

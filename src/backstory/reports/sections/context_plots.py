@@ -12,7 +12,8 @@ from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
 from backstory.reports.svg import LARGEST, Plot, added_loss, bounded, curve, labels, level, log_axis, perplexity_axis
 from backstory.results import TruncationFigures
-from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, Published
+from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures
+from backstory.results.published_values import Published
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -14,7 +14,8 @@ from backstory.reports.sections.figures_section import over, text_of, unknown_ce
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
-from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures, Published
+from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures
+from backstory.results.published_values import Published
 
 PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
     plots.frequency,

@@ -17,10 +17,10 @@ from backstory.results.examination_record import (
     GroupRecord,
     PicturedEffect,
     PicturedFigures,
-    Published,
     TruncationGroup,
     conditions_with,
 )
+from backstory.results.published_values import Published
 
 Examination = Result[ExaminationFigures]
 

@@ -25,7 +25,7 @@ from backstory.results.evaluation_record import (
     MemoryRecord,
     RecencyRecord,
 )
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

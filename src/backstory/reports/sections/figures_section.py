@@ -24,7 +24,7 @@ from backstory.reports.phrases import (
 from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import audit_word, text_and_unit
 from backstory.reports.tables import Table, columns
 from backstory.results import EvaluationFigures, Result, RunResults
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 NOTE = (
     "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "

@@ -13,7 +13,7 @@ from backstory.reports.svg import LARGEST, Plot, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns
 from backstory.results import RunResults
 from backstory.results.evaluation_record import GateRecord
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,8 @@ from backstory.reports.svg import Plot, whole_numbers
 from backstory.reports.tables import Table, columns, to_text
 from backstory.reports.theme import STEPS
 from backstory.results import ExplanationFigures, Result, RunResults, SampleFigures
-from backstory.results.examination_record import Published
 from backstory.results.explanation_record import MemoryExplanation, MemoryWeights
+from backstory.results.published_values import Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import RefereeFigures, Result, RunResults
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 Refereed = Result[RefereeFigures]
 

@@ -16,7 +16,7 @@ from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import Record, ReproductionFigures, RunResults
 from backstory.results.evaluation_record import DistanceRange, PolicyRecord
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 from backstory.results.reproduction_record import FindingRecord, MeasureRecord, SystemRecord
 from backstory.results.suite_run_record import ReadingRecord, RunRecord
 

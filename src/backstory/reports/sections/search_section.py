@@ -18,7 +18,7 @@ from backstory.reports.phrases import search_summary
 from backstory.reports.svg import LARGEST, Plot, whole_numbers
 from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import Result, RunResults, SearchFigures
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 from backstory.results.search_record import AGAIN, COMPLETE, ParameterRecord, TrialRecord
 from backstory.results.validation import is_number
 

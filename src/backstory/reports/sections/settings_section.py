@@ -10,7 +10,7 @@ from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
-from backstory.results.examination_record import Published
+from backstory.results.published_values import Published
 
 FEW = 4
 """Settings that only some runs have; more are folded up."""
