@@ -31,23 +31,15 @@ from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data.tags import GOLD
 from backstory.papers.claims import AUDIT_FAILED, published_gain
-from backstory.papers.findings import (
-    CACHE,
-    CONTEXT,
-    NO,
-    NOT_MEASURED,
-    NOT_RUN,
-    SPLIT,
-    check_finding,
-    context_cost,
-    examines,
-)
+from backstory.papers.effect_sizes import CONTEXT, SPLIT, context_cost
+from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_finding, examines
 from backstory.papers.paper import Cost, Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of
 from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
 from backstory.papers.suite_jobs import DONE
 from backstory.papers.suite_result import protocol_of, protocols
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
+from backstory.results.examination_record import CACHE
 from backstory.results.reproduction_record import (
     ClaimRecord,
     FindingRecord,

@@ -18,7 +18,8 @@ from backstory.context.examination import Groups
 from backstory.context.losses import Losses
 from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, ONE_SEED, UNDECIDED, YES, judge
-from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings, measure_effects
+from backstory.papers.effect_sizes import measure_effects
+from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings
 from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of, with_seeds
 from backstory.papers.suite import FindingCheck, Suite

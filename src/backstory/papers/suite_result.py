@@ -7,7 +7,8 @@ from typing import Any
 
 from backstory.config import RunConfig, to_dict
 from backstory.papers.claims import check_claims, readings_at
-from backstory.papers.findings import check_findings, effect_sizes
+from backstory.papers.effect_sizes import effect_sizes
+from backstory.papers.findings import check_findings
 from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
 from backstory.papers.suite import PlannedExamination, PlannedReading, Scale, Suite, System
