@@ -9,7 +9,6 @@ import dataclasses
 import math
 import operator
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -31,9 +30,10 @@ from backstory.evaluation.evaluation import check_batch
 from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.evaluation.predictors import Instance, factory_of
 from backstory.evaluation.refereed_text import RefereedText
-from backstory.readers.base import BLOCK, Block, block_count, blocks, places_of
+from backstory.evaluation.violations import Violations, earliest
+from backstory.readers.base import BLOCK, Block, block_count, blocks
 from backstory.results.common import ProvenanceRecord
-from backstory.results.referee_record import MISSED_SHARE, RefereeFigures, ViolationRecord
+from backstory.results.referee_record import MISSED_SHARE, RefereeFigures
 from backstory.results.result_file import Result, write_result
 from backstory.results.validation import LONGEST_NAME
 from backstory.storage.provenance import check_place
@@ -104,12 +104,11 @@ class _Refereeing:
         seed = audits.system_seed() if options.seed is None else options.seed
         self._random = np.random.default_rng(seed)
         self.report = AuditReport(seed=str(seed))
-        self._first: dict[str, ViolationRecord] = {}
-        self._times: Counter[str] = Counter()
         self._main, self._shadow = self._instance(text.types), self._instance(text.types)
         if self._main.predictor is self._shadow.predictor:
             raise UserError("the factory made the same object twice; it must make a new one at each call")
         self._block = options.block or self._own_block()
+        self._violations = Violations(self.report, self._block)
         self._rows = options.batch_size
         self._length = math.ceil(len(text.ids) / self._rows)
         self._tolerance = Tolerance(
@@ -174,7 +173,7 @@ class _Refereeing:
         last = total if self._options.every_token else int(self._random.integers(1, total + 1))
         everything = torch.ones(self._rows, dtype=torch.bool)
         self._replay(last, everything)
-        if self._rows > 1 and "one_pass" not in self._first:
+        if self._rows > 1 and self.report.checks["one_pass"]:
             numbers = torch.from_numpy(self._random.permutation(self._rows))
             for bit in range((self._rows - 1).bit_length()):
                 some = (numbers >> bit & 1).bool()
@@ -198,7 +197,7 @@ class _Refereeing:
                 if same_rows.all()
                 else ("causal", DEPENDENT_ROWS)
             )
-            self._compared(condition, why, block, wrong, scores, expected)
+            self._violations.compare(condition, why, block, wrong, scores, expected)
             instance.observe(block.targets)
             if same_rows.all():
                 self._replayed += int(block.scored.sum())
@@ -233,15 +232,15 @@ class _Refereeing:
         ):
             wrong = faulty & block.scored
             if wrong.any():
-                row, time = self._earliest(wrong)
+                row, time = earliest(wrong)
                 values = table[row, time]
                 kind = int((values.isnan() | (values == -math.inf)).nonzero()[0])
-                self._fail("distribution", why.format(type=kind), block, wrong)
+                self._violations.add("distribution", why.format(type=kind), block, wrong)
         wrong = ~((sums - 1).abs() <= SUM_TOLERANCE) & ~table.isnan().any(2) & block.scored
         if wrong.any():
-            total = sums[self._earliest(wrong)].item()
+            total = sums[earliest(wrong)].item()
             evidence = f"the probabilities of all {table.shape[2]:,} types sum to {total:.6g}, not 1"
-            self._fail("distribution", evidence, block, wrong, total, 1.0)
+            self._violations.add("distribution", evidence, block, wrong, total, 1.0)
 
     def _check_unchanged(self, block: Block, table: Tensor) -> None:
         """Check that the table that was returned has not become a better one once the targets were observed."""
@@ -252,14 +251,14 @@ class _Refereeing:
         gain = apart(after, before).mean().item()
         if gain > self._tolerance.mean:
             evidence = f"the scores of the block improve by {gain:.4g} nats a token when its targets are observed"
-            self._fail("scored_before_update", evidence, block, block.scored, gain, 0.0)
+            self._violations.add("scored_before_update", evidence, block, block.scored, gain, 0.0)
 
     def _check_repeated(self, block: Block, table: Tensor, again: Tensor) -> None:
         """Check that the second instance, fed the same tokens, predicts the same at every token of the block."""
         ours, theirs = (_scores(t, block.targets) for t in (table, again))
         wrong = (self._differ(ours, theirs) | self._far(table, again)) & block.scored
         why = "a second instance, fed the same tokens, predicts otherwise"
-        self._compared("one_pass", why, block, wrong, ours, theirs)
+        self._violations.compare("one_pass", why, block, wrong, ours, theirs)
 
     def _decode(self, block: Block, column: int) -> "_Decoded":
         """Let the second instance predict the block up to a column alone."""
@@ -285,11 +284,11 @@ class _Refereeing:
             self._gain.add(apart(reported[:, column], before[:, -1])[scored].nan_to_num())
             self._decoded += int(scored.sum())
         why = "the prediction is another when the later tokens of the block are not shown"
-        self._compared("causal", why, block, wrong, ours, alone)
+        self._violations.compare("causal", why, block, wrong, ours, alone)
         if self._gain.exceeds(self._tolerance):
             mean = self._gain.nats / self._gain.tokens
             evidence = f"tokens score {mean:.4g} nats better on average than when they are decoded"
-            self._fail("causal", evidence, None, None, mean, 0.0)
+            self._violations.add("causal", evidence, actual=mean, expected=0.0)
 
     def _altered(self, block: Block, columns: np.ndarray) -> tuple[Tensor | None, int]:
         """Let the second instance predict the block with other tokens after one of its cuts; return the table and the cut."""
@@ -306,7 +305,7 @@ class _Refereeing:
         ours, changed = (_scores(t[:, :cut], block.targets[:, :cut]) for t in (again, altered))
         wrong = (self._differ(ours, changed) | self._far(again[:, :cut], altered[:, :cut])) & block.scored[:, :cut]
         why = f"the prediction is another when the tokens of the block from its token {cut} on are changed"
-        self._compared("causal", why, block, wrong, ours, changed)
+        self._violations.compare("causal", why, block, wrong, ours, changed)
 
     # --- the verdict ---
 
@@ -325,9 +324,7 @@ class _Refereeing:
             "bits_per_byte": per_byte,
         }
         self._check_claims(claims, scores)
-        violations = tuple(
-            ViolationRecord(**{**one.to_dict(), "times": self._times[one.condition]}) for one in self._first.values()
-        )
+        violations = self._violations.records()
         self.report.failures = [f"{one.condition.replace('_', ' ')}: {one.in_words()}" for one in violations]
         return RefereeFigures(
             unit=text.unit,
@@ -350,39 +347,7 @@ class _Refereeing:
             if ours is None or not abs(claimed - ours) <= limit:
                 finds = "none" if ours is None else f"{ours:.10g}"
                 evidence = f"{claimed:.10g} {words} were claimed, and the referee finds {finds}"
-                self._fail("as_reported", evidence, None, None, claimed, ours)
-
-    def _compared(
-        self, condition: str, why: str, block: Block, wrong: Tensor, actual: Tensor, expected: Tensor
-    ) -> None:
-        """Note where two log-probabilities (R, T) of one target differ that should be equal."""
-        if wrong.any():
-            ours, theirs = (t[self._earliest(wrong)].item() for t in (actual, expected))
-            evidence = f"{why}: log-probability {ours:.6g} and {theirs:.6g}"
-            self._fail(condition, evidence, block, wrong, ours, theirs)
-
-    def _fail(
-        self,
-        condition: str,
-        evidence: str,
-        block: Block | None,
-        wrong: Tensor | None,
-        actual: float | None = None,
-        expected: float | None = None,
-    ) -> None:
-        """Note that a condition fails at some positions (R, T) of a block; the first is kept with its evidence."""
-        self.report.checks[condition] = False
-        self._times[condition] += 1 if wrong is None else int(wrong.sum())
-        if condition in self._first:
-            return
-        token = None
-        if block is not None and wrong is not None:
-            places = places_of(block, self._block)
-            token = int(places[self._earliest(wrong)])
-        numbers = [None if n is None or not math.isfinite(n) else n for n in (actual, expected)]
-        self._first[condition] = ViolationRecord(
-            condition=condition, token=token, evidence=evidence, found=numbers[0], expected=numbers[1], times=1
-        )
+                self._violations.add("as_reported", evidence, actual=claimed, expected=ours)
 
     # --- small helpers ---
 
@@ -412,9 +377,3 @@ class _Refereeing:
     def _after(self, ids: Tensor, cut: int) -> Tensor:
         """Replace the ids (R, T) from a cut on."""
         return replaced(ids, self._main.types or int(self._text.ids.max()) + 1, self._random, cut)
-
-    @staticmethod
-    def _earliest(wrong: Tensor) -> tuple[int, int]:
-        """Return the row and time of the first position (R, T) that is True, by time."""
-        time, row = wrong.T.nonzero()[0].tolist()
-        return row, time
