@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,34 +22,25 @@ from evidence_cells import (
     scores_cell,
     seeds_cell,
 )
-from protocols import NOT_RECORDED, differences, length, size
+from planned_systems import PAPERS, PlannedSystem, not_run, planned_systems, suite_of, suite_runs
+from protocols import NOT_RECORDED, depends_on_tags, differences, length, other_tags, size
 
 from backstory.config import RunConfig, UserError, plural
 from backstory.config.formats import MISSING
 from backstory.config.strict import from_saved
-from backstory.context.examination import SPLITS
-from backstory.context.experiments import EXPERIMENTS
-from backstory.data.tags import GOLD
 from backstory.papers.claims import AUDIT_FAILED, published_gain
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, context_cost
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_finding, examines
-from backstory.papers.paper import Cost, Paper, PrintedItem, PublishedValue, paper
-from backstory.papers.plan import SuiteRun, fingerprints, runs_of
-from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
+from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
+from backstory.papers.plan import fingerprints
+from backstory.papers.suite import Claim, FindingCheck, PlannedReading, Scale, Suite, System, names
 from backstory.papers.suite_jobs import DONE
 from backstory.papers.suite_result import protocol_of, protocols
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
 from backstory.results.examination_record import CACHE
-from backstory.results.reproduction_record import (
-    ClaimRecord,
-    FindingRecord,
-    ProtocolRecord,
-    SystemRecord,
-)
+from backstory.results.reproduction_record import ClaimRecord, FindingRecord, ProtocolRecord, SystemRecord
 from backstory.results.suite_run_record import MeasuredRecord, RunRecord
 
-PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
-"""The papers whose systems this package implements; baselines of other papers stand in their tables."""
 SCALES: tuple[Scale, ...] = ("small", "full")
 
 
@@ -76,16 +67,6 @@ def evidence(folder: Path) -> list[EvidenceRow]:
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A system of a suite at one scale."""
-
-    suite: str
-    system: System
-    runs: tuple[SuiteRun, ...]
-    """One for each seed."""
-
-
-@dataclass(frozen=True)
 class _Evidence:
     """The rows of one paper."""
 
@@ -98,12 +79,12 @@ class _Evidence:
 
     @cached_property
     def suites(self) -> dict[str, Suite]:
-        return {name: suite for name in names() if self.name in (suite := _suite(name)).papers}
+        return {name: suite for name in names() if self.name in (suite := suite_of(name)).papers}
 
     @cached_property
-    def plans(self) -> dict[tuple[str, Scale], list[_Planned]]:
+    def plans(self) -> dict[tuple[str, Scale], list[PlannedSystem]]:
         """Return the systems of each suite at each scale."""
-        return {(name, scale): _planned(name, scale) for name in self.suites for scale in SCALES}
+        return {(name, scale): planned_systems(name, scale) for name in self.suites for scale in SCALES}
 
     @cached_property
     def reproductions(self) -> dict[tuple[str, str], ReproductionFigures]:
@@ -140,7 +121,7 @@ class _Evidence:
                 yield self._unplanned(item, values)
 
     def _table_row(
-        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
+        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: PlannedSystem,
         readings: Mapping[str, PlannedReading],
     ) -> EvidenceRow:  # fmt: skip
         figures = self.reproductions.get((suite, scale))
@@ -151,7 +132,7 @@ class _Evidence:
                 if record.system == plan.system.name and record.place == reading.reading() and record.mean is not None:
                     records[key] = record
         if not records:
-            return self._row(item, "", scale, "", printed_cell(values), "", _not_run([plan], scale))
+            return self._row(item, "", scale, "", printed_cell(values), "", not_run([plan], scale))
         first = next(iter(records.values()))
         protocol = self._protocol(suite, scale, plan)
         departures = self._departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
@@ -165,7 +146,7 @@ class _Evidence:
         )
 
     def _single_readings(
-        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
+        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: PlannedSystem,
         readings: Mapping[str, PlannedReading],
     ) -> Iterator[EvidenceRow]:  # fmt: skip
         """Yield a line for each run outside of suites that has the model of a system and was read as it is."""
@@ -198,11 +179,11 @@ class _Evidence:
                     runs.append((result, from_saved(RunConfig, result.provenance.config, "the result")))
         return runs
 
-    def _runs_of_model(self, plan: _Planned) -> Iterator[tuple[Result, RunConfig]]:
+    def _runs_of_model(self, plan: PlannedSystem) -> Iterator[tuple[Result, RunConfig]]:
         """Yield the results of single runs that have the model and the text of a system, whatever their training."""
-        planned = plan.runs[0].config
+        published = plan.runs[0].config
         for result, config in self._single_runs:
-            if (config.model, config.text) == (planned.model, planned.text):
+            if (config.model, config.text) == (published.model, published.text):
                 yield result, config
 
     def _unplanned(self, item: str, values: Mapping[str, PublishedValue]) -> EvidenceRow:
@@ -215,8 +196,10 @@ class _Evidence:
 
     def _unplanned_cost(self, *costs_as: str) -> str:
         pairs = [one.partition("/")[::2] for one in costs_as]
-        plans = [plan for suite, system in pairs for plan in _planned(suite, "full") if plan.system.name == system]
-        return _not_run(plans, "full")
+        plans = [
+            plan for suite, system in pairs for plan in planned_systems(suite, "full") if plan.system.name == system
+        ]
+        return not_run(plans, "full")
 
     # --- claims ---
 
@@ -235,7 +218,7 @@ class _Evidence:
             figures = self.reproductions.get((name, scale))
             record = next((c for c in figures.claims if _same_claim(c, claim)), None) if figures else None
             if figures is None or record is None or record.gain is None:
-                yield self._row(item, "", scale, "", published, "", _not_run(sides, scale))
+                yield self._row(item, "", scale, "", published, "", not_run(sides, scale))
                 continue
             departures: dict[str, None] = {}
             for plan in sides:
@@ -267,7 +250,7 @@ class _Evidence:
                             yield from self._single_findings(item, name, plans[0], check, key)
 
     def _suite_finding(
-        self, item: str, name: str, scale: Scale, plans: Sequence[_Planned], check: FindingCheck, key: str
+        self, item: str, name: str, scale: Scale, plans: Sequence[PlannedSystem], check: FindingCheck, key: str
     ) -> EvidenceRow:
         """Return the line of a finding in a suite's result."""
         figures = self.reproductions.get((name, scale))
@@ -283,10 +266,10 @@ class _Evidence:
                 runs = [run for run in figures.runs if run.system in check.systems] if figures else []
                 return self._finding(item, record, scale, check, departures, runs)
         published = check.findings()[key].published
-        return self._row(item, "", scale, "", published, "", _not_run(plans, scale))
+        return self._row(item, "", scale, "", published, "", not_run(plans, scale))
 
     def _single_findings(
-        self, item: str, name: str, plan: _Planned, check: FindingCheck, key: str
+        self, item: str, name: str, plan: PlannedSystem, check: FindingCheck, key: str
     ) -> Iterator[EvidenceRow]:
         """Yield a line for each truncation outside of suites that a finding can be tested on."""
         for result, config in self._runs_of_model(plan):
@@ -312,8 +295,8 @@ class _Evidence:
         costs = [cost for one in measures if one.decides or one.key in shown for cost in one.costs]
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
-        if self.paper.tagger and any(map(_tagged, costs)):
-            departures += _other_tags(self.paper.tagger, runs)
+        if self.paper.tagger and any(map(depends_on_tags, costs)):
+            departures += other_tags(self.paper.tagger, runs)
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
@@ -342,7 +325,7 @@ class _Evidence:
         self,
         suite: str,
         scale: Scale,
-        plan: _Planned,
+        plan: PlannedSystem,
         protocol: ProtocolRecord | None,
         parameters: int | None,
         seeds: int,
@@ -366,7 +349,7 @@ class _Evidence:
             departures.append("small scale")
         return departures + ([plan.system.protocol] if plan.system.protocol else [])
 
-    def _protocol(self, suite: str, scale: Scale, plan: _Planned) -> ProtocolRecord | None:
+    def _protocol(self, suite: str, scale: Scale, plan: PlannedSystem) -> ProtocolRecord | None:
         """Return how a system was trained: as its result records it, else by the suite if the settings of all runs are its.
 
         Results of older versions lack a part of it, but the fingerprint of a run covers all its settings.
@@ -374,10 +357,10 @@ class _Evidence:
         figures = self.reproductions[suite, scale]
         record = next(s.protocol for s in figures.systems if s.system == plan.system.name)
         finished = [run for run in figures.runs if run.system == plan.system.name and run.state == DONE]
-        planned = fingerprints(_runs(suite, scale))
+        planned = fingerprints(suite_runs(suite, scale))
         by_suite = all(run.settings and run.settings == planned.get(run.run) for run in finished)
         if finished and by_suite and (record is None or not record.whole):
-            return protocols(_runs(suite, scale))[plan.system.name]
+            return protocols(suite_runs(suite, scale))[plan.system.name]
         return record
 
     def _beside(self, system: System) -> dict[str, PlannedReading]:
@@ -390,49 +373,12 @@ class _Evidence:
             if source == self.name
         }
 
-    def _twin(self, suite: str, system: System) -> _Planned | None:
+    def _twin(self, suite: str, system: System) -> PlannedSystem | None:
         """Return the system of published size that a system stands for: itself, or one beside the same printed value."""
         full = self.plans[suite, "full"]
         others = (plan for name in self.suites if name != suite for plan in self.plans[name, "full"])
         beside = [plan for plan in (*full, *others) if self._beside(system).keys() & self._beside(plan.system).keys()]
         return next(iter([p for p in full if p.system.name == system.name] + beside), None)
-
-
-_suite = cache(load)
-
-
-@cache
-def _runs(name: str, scale: Scale) -> list[SuiteRun]:
-    return runs_of(_suite(name), scale, name)
-
-
-@cache
-def _planned(name: str, scale: Scale) -> list[_Planned]:
-    """Return the systems of a suite at one scale."""
-    suite = _suite(name)
-    if not any(system.at(scale) for system in suite.systems):
-        return []
-    runs = _runs(name, scale)
-    plans = (_Planned(name, s, tuple(run for run in runs if run.system == s.name)) for s in suite.systems)
-    return [plan for plan in plans if plan.runs]
-
-
-def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
-    """Return the systems by their names in the suite, and their stated cost, with those that they start from."""
-    if not plans:
-        return "not run, and no suite has it"
-    runs = {run.name: run for plan in plans for run in plan.runs}
-    every = {run.name: run for plan in _planned(plans[0].suite, scale) for run in plan.runs}
-    waiting = list(runs.values())
-    while waiting:
-        if (first := every.get(waiting.pop().init_from or "")) and first.name not in runs:
-            runs[first.name] = first
-            waiting.append(first)
-    systems = list(dict.fromkeys(plan.system.name for plan in plans))
-    names = " and ".join(systems) if len(systems) < 3 else f"{len(systems)} systems"
-    names += "" if plans[0].suite in PAPERS else f" of {plans[0].suite}"
-    names += f" of {plans[0].suite}" if len(systems) > 2 and plans[0].suite in PAPERS else ""
-    return f"not run: {names}, {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
 
 
 def _same_claim(record: ClaimRecord, claim: Claim) -> bool:
@@ -452,21 +398,6 @@ def _is_reading(figures: EvaluationFigures, reading: PlannedReading, config: Run
 def _is_published(truncation: TruncationFigures) -> bool:
     """Return True if a truncation is of the published split, without a reader that adapts; older results name no reader."""
     return truncation.split == SPLIT and truncation.reader in (None, "static")
-
-
-def _tagged(cost: Cost) -> bool:
-    """Return True if a cost depends on the tags of words."""
-    return EXPERIMENTS[cost.experiment].tagged or (bool(cost.by) and SPLITS[cost.by].needs == "tags")
-
-
-def _other_tags(theirs: str, runs: Sequence[RunRecord]) -> list[str]:
-    """Return the departure of tags that are not the paper's, if any. The authors' tags are the files beside the corpora."""
-    sources = {one.tagger for run in runs for one in run.examinations if one.tagger is not None}
-    if not sources:
-        return [f"tags of a tagger that is not recorded, perhaps not {theirs}"]
-    return (
-        [] if all(source.startswith(f"{GOLD} (") for source in sources) else [f"tags of another tagger than {theirs}"]
-    )
 
 
 def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:

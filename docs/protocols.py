@@ -1,10 +1,15 @@
-"""How the training of a run departs from that of the published system, in words: for the table of evidence."""
+"""How a run departs from the published system, in its training and its tags, in words: for the table of evidence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from backstory.config import plural
+from backstory.context.examination import SPLITS
+from backstory.context.experiments import EXPERIMENTS
+from backstory.data.tags import GOLD
+from backstory.papers.paper import Cost
 from backstory.papers.suite import Scale
 from backstory.results.reproduction_record import ProtocolRecord
+from backstory.results.suite_run_record import RunRecord
 
 NOT_RECORDED = "how it was trained is not recorded"
 PARTLY_RECORDED = "weight decay, decay of the rate, clipping, averaging, AR and TAR not recorded"
@@ -78,3 +83,18 @@ def _averaging(protocol: ProtocolRecord) -> str:
         "always": "averaging from the first step",
     }
     return kinds[str(protocol.averaging)]
+
+
+def depends_on_tags(cost: Cost) -> bool:
+    """Return True if a cost depends on the tags of words."""
+    return EXPERIMENTS[cost.experiment].tagged or (bool(cost.by) and SPLITS[cost.by].needs == "tags")
+
+
+def other_tags(theirs: str, runs: Sequence[RunRecord]) -> list[str]:
+    """Return the departure of tags that are not the paper's, if any. The authors' tags are the files beside the corpora."""
+    sources = {one.tagger for run in runs for one in run.examinations if one.tagger is not None}
+    if not sources:
+        return [f"tags of a tagger that is not recorded, perhaps not {theirs}"]
+    return (
+        [] if all(source.startswith(f"{GOLD} (") for source in sources) else [f"tags of another tagger than {theirs}"]
+    )

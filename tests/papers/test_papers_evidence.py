@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence import PAPERS, EvidenceRow, evidence
+from evidence import EvidenceRow, evidence
 from judge import judged
+from planned_systems import PAPERS
 from protocols import NOT_RECORDED, PARTLY_RECORDED
 
 from backstory.config.recipes import recipe
