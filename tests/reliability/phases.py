@@ -26,7 +26,7 @@ class Phase:
 
 def tell(path: str) -> None:
     """From now on this process says what it is doing."""
-    from backstory.training import fit, loop
+    from backstory.training import checkpointing, fit, loop
 
     with open(path, "r+b") as file:
         byte = mmap.mmap(file.fileno(), 1)
@@ -44,8 +44,8 @@ def tell(path: str) -> None:
 
         setattr(owner, name, called)
 
-    during(loop, "write_checkpoint", lambda parent, name, *rest: "best" if name.startswith("best") else "save")
-    during(loop, "rotate_checkpoints", lambda *arguments: "rotation")
+    during(checkpointing, "write_checkpoint", lambda parent, name, *rest: "best" if name.startswith("best") else "save")
+    during(checkpointing, "rotate_checkpoints", lambda *arguments: "rotation")
     during(loop.Trainer, "train", lambda *arguments: "between steps", after="ending")
     during(loop.Trainer, "_step", lambda *arguments: "step")
     during(loop.Trainer, "_end_of_epoch", lambda *arguments: "end of epoch")

@@ -246,7 +246,7 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
         precision = choose_precision(config.training.precision, CPU)
         trainer = Rehearsal(config, data, RunFolder(corpus), model, CPU, precision)
         best = lambda *_: SimpleNamespace(tensors={"weights": trainer.best})  # noqa: E731
-        patched.setattr(loop, "newest_checkpoint", best)
+        patched.setattr(loop, "read_best", best)
         trainer.other = other
         trainer.note(data.splits["train"].ids.tobytes())
         trainer.train(MagicMock(), MagicMock(), StopRequest(lambda: None))

@@ -18,7 +18,7 @@ from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
-from backstory.storage.manifest import BEST
+from backstory.storage.manifest import BEST, LAST
 from backstory.storage.run_files import CHECKPOINTS, OURS, RESULT, check_outside_runs
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -47,7 +47,7 @@ class RunFolder:
     @property
     def resumable(self) -> bool:
         """True if there is a checkpoint to resume from."""
-        return any(self.checkpoints.glob("last-*"))
+        return any(self.checkpoints.glob(f"{LAST}-*"))
 
     @property
     def metrics(self) -> Path:
@@ -141,7 +141,7 @@ def open_folder(
     sweep_temporaries(folder.checkpoints)
     from backstory.storage.checkpoint import sweep_removals  # which loads torch
 
-    for prefix in ("last", BEST):
+    for prefix in (LAST, BEST):
         sweep_removals(folder.checkpoints, prefix)
     return folder
 

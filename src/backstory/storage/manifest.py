@@ -114,7 +114,8 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
-BEST = "best"
+LAST, BEST = "last", "best"
+"""Prefixes of a run's checkpoints: `last-STEP` to resume from, `best-EPOCH` to evaluate."""
 WEIGHTS_FILE = "weights.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""A training as named tensors, and back: all that makes resuming bit-exact."""
+"""Checkpoints of a training: all that makes resuming bit-exact as named tensors, and back, and the files that hold them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +9,16 @@ from torch import Tensor, nn
 from backstory.config import UserError
 from backstory.models import State, flatten
 from backstory.runs.run import check_tensors, weights
+from backstory.runs.run_folder import RunFolder
+from backstory.storage.checkpoint import (
+    Checkpoint,
+    DamagedCheckpoint,
+    drop_checkpoint,
+    newest_checkpoint,
+    rotate_checkpoints,
+    write_checkpoint,
+)
+from backstory.storage.manifest import BEST, LAST
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
 
 
@@ -120,3 +130,40 @@ def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
             torch.cuda.set_rng_state(tensors["cuda"], device)
     except (RuntimeError, TypeError):
         raise ValueError("the states of the random-number generators are damaged") from None
+
+
+def write_last(folder: RunFolder, step: int, tensors: dict[str, dict[str, Tensor]], document: dict[str, Any]) -> None:
+    """Write the checkpoint to resume from after a step, and remove all but the last two."""
+    folder.check_in_place()
+    rotate_checkpoints(write_checkpoint(folder.checkpoints, f"{LAST}-{step}", tensors, {"progress": document}), keep=2)
+
+
+def drop_last(folder: RunFolder, step: int) -> bool:
+    """Remove the checkpoint of a step if there is a whole one beside it. Return True if a whole one is left."""
+    return drop_checkpoint(folder.checkpoints / f"{LAST}-{step}")
+
+
+def write_best(folder: RunFolder, epoch: int, tensors: dict[str, Tensor], documents: dict[str, Any]) -> None:
+    """Write the best weights, those after an epoch, with what is needed to read with them.
+
+    The best before them stay until a checkpoint names these (`keep_best`): a run that is resumed from earlier may miss them.
+    """
+    folder.check_in_place()
+    write_checkpoint(folder.checkpoints, f"{BEST}-{epoch}", {"weights": tensors}, documents)
+
+
+def read_best(folder: RunFolder, epoch: int) -> Checkpoint:
+    """Return the best weights, those after an epoch. Raises DamagedCheckpoint, also where they are missing.
+
+    Others, even later ones, are not of this training: it was resumed from before them.
+    """
+    name = f"{BEST}-{epoch}"
+    checkpoint = newest_checkpoint(folder.checkpoints, BEST, frozenset({"weights"}), name)
+    if checkpoint is None:
+        raise DamagedCheckpoint(f"{folder.checkpoints / name} is missing")
+    return checkpoint
+
+
+def keep_best(folder: RunFolder, epoch: int) -> None:
+    """Remove all best weights but those after an epoch."""
+    rotate_checkpoints(folder.checkpoints / f"{BEST}-{epoch}", keep=1)

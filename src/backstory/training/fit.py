@@ -42,6 +42,7 @@ from backstory.storage.provenance import now
 from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
 from backstory.training.announcement import announce_training
 from backstory.training.callbacks import Callbacks
+from backstory.training.checkpointing import read_best
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
@@ -328,13 +329,12 @@ def _open_log(trainer: Trainer, track: Sequence[str], damaged: bool) -> Events:
 
 def _best_hashes(trainer: Trainer) -> dict[str, str]:
     """Return the hashes of the best weights, as their readers compute them; empty if they are damaged."""
-    name = f"{BEST}-{trainer.progress.best_epoch}"
     try:
-        best = newest_checkpoint(trainer.folder.checkpoints, BEST, frozenset({"weights"}), name)
+        best = read_best(trainer.folder, trainer.progress.best_epoch)
     except DamagedCheckpoint:
         return {}
     names = weights(trainer.model).keys()
-    if best is None or best.tensors["weights"].keys() != names:
+    if best.tensors["weights"].keys() != names:
         return {}
     ordered = {name: best.tensors["weights"][name] for name in names}
     return {"weights": tensors_hash(ordered), "weights_file": best.hashes[WEIGHTS_FILE]}

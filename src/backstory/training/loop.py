@@ -21,24 +21,23 @@ from backstory.models import ComposedModel, Precision, State, clone, to, unflatt
 from backstory.results.training_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
-from backstory.storage.checkpoint import (
-    DamagedCheckpoint,
-    drop_checkpoint,
-    newest_checkpoint,
-    rotate_checkpoints,
-    write_checkpoint,
-)
+from backstory.storage.checkpoint import DamagedCheckpoint
 from backstory.training import progress as stages
 from backstory.training.batches import EpochBatches
 from backstory.training.callbacks import Callbacks
 from backstory.training.checkpointing import (
     check_files,
+    drop_last,
+    keep_best,
     pack,
     pack_rank,
     rank_suffix,
+    read_best,
     unpack_average,
     unpack_optimizer,
     unpack_random,
+    write_best,
+    write_last,
 )
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
@@ -248,7 +247,7 @@ class Trainer:
         A checkpoint of these very weights is removed if there is a whole one before it: resumed, it would break down at once.
         """
         remedy = "Start again with --overwrite and a smaller --training.learning-rate"
-        if self.ranks.first and drop_checkpoint(self.folder.checkpoints / f"last-{self.progress.step}"):
+        if self.ranks.first and drop_last(self.folder, self.progress.step):
             remedy = (
                 "The last good checkpoint is whole: go on with --resume, --accept config, "
                 "a smaller --training.learning-rate"
@@ -335,11 +334,7 @@ class Trainer:
         """Go on with averaged SGD from the best weights, averaged from the first step (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
         try:
-            name = f"best-{self.progress.best_epoch}"  # a later one would be of a run that was resumed from before it
-            best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}), name)
-            if best is None:
-                raise DamagedCheckpoint(f"{self.folder.checkpoints / name} is missing")
-            load_weights(self.model, best.tensors["weights"])
+            load_weights(self.model, read_best(self.folder, self.progress.best_epoch).tensors["weights"])
         except (DamagedCheckpoint, ValueError) as error:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
@@ -371,9 +366,7 @@ class Trainer:
         run = {"progress": vars(self.progress), "config": to_dict(self.config)}
         run |= {"corpus": self.dataset.fingerprint, "ranks": self.ranks.world, "threads": torch.get_num_threads()}
         tensors = pack(self.model, self.optimizer, self.average, rank_tensors)
-        self.folder.check_in_place()
-        saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, {"progress": run})
-        rotate_checkpoints(saved, keep=2)
+        write_last(self.folder, self.progress.step, tensors, run)
         self.drop_other_best()
         self.saved_at = time.monotonic()
 
@@ -382,16 +375,12 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         model = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": model, "vocabulary": self.dataset.vocabulary.to_json()}
-        self.folder.check_in_place()
-        # The best before it stays until a checkpoint names this one: a run that is resumed from earlier may miss it.
-        write_checkpoint(
-            self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
-        )
+        write_best(self.folder, self.progress.epoch, weights(self.model), documents)
 
     def drop_other_best(self) -> None:
         """Keep only the best weights that the saved progress names."""
         if self.progress.best_epoch:
-            rotate_checkpoints(self.folder.checkpoints / f"best-{self.progress.best_epoch}", keep=1)
+            keep_best(self.folder, self.progress.best_epoch)
 
     def restore(self, progress: Progress, tensors: dict[str, dict[str, Tensor]], same_settings: bool = True) -> None:
         """Restore a checkpoint, and go on to fine-tuning or the end if the settings (accepted ones) now say so.

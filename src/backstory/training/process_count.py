@@ -7,6 +7,7 @@ from backstory.config import UserError
 from backstory.jobs.workers import MOST_WORKERS, started_ranks
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
+from backstory.storage.manifest import LAST
 
 
 def processes(workers: int | None, threads: int | None, out: Path, resumed: bool) -> tuple[int, int | None]:
@@ -27,7 +28,7 @@ def _recorded(out: Path) -> tuple[int, int]:
     """Return the processes of the run's newest checkpoint and the threads of each; 1 where it does not say."""
     try:
         with warnings.catch_warnings(action="ignore"):  # resuming, which reads it again, reports what is wrong with it
-            newest = newest_checkpoint(RunFolder(out).checkpoints, "last", frozenset({"progress"}))
+            newest = newest_checkpoint(RunFolder(out).checkpoints, LAST, frozenset({"progress"}))
         saved = {} if newest is None else newest.documents["progress"]
         numbers = [saved.get(key, 1) for key in ("ranks", "threads")]
     except (DamagedCheckpoint, KeyError, AttributeError):

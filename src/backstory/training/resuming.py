@@ -15,6 +15,7 @@ from backstory.runs.run import check_tensors, load_run, load_weights, weights
 from backstory.runs.run_folder import RunFolder, trained_with
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
+from backstory.storage.manifest import LAST
 from backstory.storage.run_files import RESULT
 from backstory.training.events import check_log
 from backstory.training.loop import Trainer
@@ -50,7 +51,7 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
     """
     folder, path = trainer.folder, trainer.folder.path
     try:
-        checkpoint = newest_checkpoint(folder.checkpoints, "last")
+        checkpoint = newest_checkpoint(folder.checkpoints, LAST)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; there is no other checkpoint to resume from: {_AGAIN}") from None
     if checkpoint is None:
