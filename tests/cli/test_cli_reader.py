@@ -12,7 +12,7 @@ import pytest
 from cheats import GoldCache
 from commands import Command, tree
 
-from backstory.cli.evaluate import untuned
+from backstory.cli.evaluation_text import untuned
 from backstory.config import terminal as progress
 from backstory.config.readers import CacheSettings
 from backstory.readers import READERS

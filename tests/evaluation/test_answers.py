@@ -14,7 +14,7 @@ from rich.console import Console
 from runs import events
 
 import backstory as bs
-from backstory.cli.evaluate import describe
+from backstory.cli.evaluation_text import describe
 from backstory.cli.train import run_training
 from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError, formats
 from backstory.data import Algorithm, prepare

@@ -11,7 +11,7 @@ from rich.console import Console
 from runs import with_model, with_training
 from tiers import fast_then_full
 
-from backstory.cli.evaluate import describe, summary
+from backstory.cli.evaluation_text import describe, summary
 from backstory.config import RunConfig, formats, recipes
 from backstory.config.scores import format_score
 from backstory.evaluation import evaluate

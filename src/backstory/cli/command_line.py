@@ -27,7 +27,8 @@ from backstory.config.plugin_files import LOADED
 from backstory.config.process import first_here
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.schema import SPLITS
-from backstory.config.terminal import printable_json
+from backstory.config.small_file import is_pipe
+from backstory.config.terminal import one_line, printable_json
 
 T = TypeVar("T")
 
@@ -207,3 +208,21 @@ def typed_text() -> BinaryIO:
     if stdin.isatty():
         print("backstory: type a text, and Ctrl-D to end", file=sys.stderr)
     return stdin.buffer
+
+
+def text_source(text: str) -> Path | BinaryIO:
+    """Return the text named by TEXT: a path, or standard input. Raises UserError for the name of a split."""
+    if not text:
+        raise UserError("the text is empty; give a file, or - for standard input")
+    if text in SPLITS and not Path(text).exists():
+        raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
+    if text == "-":
+        return typed_text()
+    if not Path(text).exists() and "/" not in text and "." not in text:
+        from backstory.readers import READERS
+
+        if text.partition(":")[0] in READERS:
+            raise UserError(f"there is no file '{text}'; each reader follows a flag of its own: `--reader {text}`")
+    if is_pipe(Path(text)):
+        print(f"backstory: {one_line(text)} is a pipe; waiting until something is written into it", file=sys.stderr)
+    return Path(text)

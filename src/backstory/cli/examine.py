@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse
-from backstory.cli.evaluate import text_source
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, text_source
 from backstory.config import UserError, pasted
 from backstory.config.examination_options import ExamineOptions
 from backstory.config.free_memory import available_memory

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json
-from backstory.cli.evaluate import text_source
+from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, text_source
 from backstory.config import UserError, check_name
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
 from backstory.config.terminal import make_console, progress_bar
