@@ -18,21 +18,23 @@ if TYPE_CHECKING:
         TrellisConfig,
     )
     from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
-    from backstory.config.schema import (
-        AlgorithmConfig,
+    from backstory.config.model_parts import (
         AuxiliarySoftmaxConfig,
         DualConfig,
         EmbeddingConfig,
         GateConfig,
         MixtureConfig,
-        ModelConfig,
         NoBufferConfig,
         NoDualConfig,
-        RecallConfig,
         RewardConfig,
-        RunConfig,
         SoftmaxConfig,
         SpanBufferConfig,
+    )
+    from backstory.config.schema import (
+        AlgorithmConfig,
+        ModelConfig,
+        RecallConfig,
+        RunConfig,
         TextConfig,
         TrainingConfig,
     )
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
         validate,
     )
 
-_MODULES = ("errors", "strict", "cores", "schema")
+_MODULES = ("errors", "strict", "cores", "model_parts", "schema")
 """The modules that the names come from; each imports those before it."""
 
 __all__ = [

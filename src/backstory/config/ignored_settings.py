@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
 
-from backstory.config.schema import AuxiliarySoftmaxConfig, RunConfig, SpanBufferConfig, TrainingConfig
+from backstory.config.model_parts import AuxiliarySoftmaxConfig, SpanBufferConfig
+from backstory.config.schema import RunConfig, TrainingConfig
 
 OFF = (None, 0, "none", ())
 """Values that turn something off: where it has no effect, it is off as requested."""
