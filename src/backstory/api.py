@@ -13,6 +13,7 @@ from torch import nn
 from backstory import codec
 from backstory.api_arguments import (
     is_alone,
+    on_token_ids,
     open_model,
     own_text,
     plain_options,
@@ -246,10 +247,10 @@ def audit(
     """Audit how a reader scores a text: is it causal, normalised, scored before it learns, one pass, and as reported?
 
     Args:
-        model: A run's folder, `hf:PATH_OR_NAME`, a model of transformers with its `tokenizer`; or a reader or a model of
-            yours in memory.
+        model: A run's folder, `hf:PATH_OR_NAME`, a model of transformers with its `tokenizer`; or a reader or a model in
+            memory.
         text: As for `evaluate`. For a reader or a model in memory: token ids (N,), or a prepared corpus, of which `split`
-            is read ("test").
+            is read ("test"); a model of transformers then needs no tokenizer.
         tokenizer: The tokenizer of a model of transformers.
         name: What messages call a model of transformers.
         progress: Called with the tokens read so far and all tokens.
@@ -265,11 +266,13 @@ def audit(
         True
         >>> print(bs.audit(MyReader(model), token_ids).failures)
     """
-    model = unwrapped(model)
+    model = on_token_ids(unwrapped(model), text, tokenizer)
     if isinstance(model, Reader) or is_alone(model, tokenizer):
         return audit_in_memory(model, text, progress, options)
     if isinstance(text, Dataset | np.ndarray):
-        raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
+        raise UserError(
+            "a run reads its own corpus or a text, not token ids; give a text, or the model: `bs.load(RUN)[0]`"
+        )
     requested = EvalOptions.build(None, text=own_text(text), **plain_options(options))
     requested.check()
     setup = open_evaluation(open_model(model, tokenizer, name, options), requested, other_corpus=True)

@@ -12,6 +12,7 @@ from backstory.api_arguments import (
     check_one_text,
     examine_options,
     is_alone,
+    on_token_ids,
     open_model,
     own_text,
     path_or_none,
@@ -88,7 +89,7 @@ def examine(
         >>> print(result.figures.effective_context.context)  # tokens
     """
     process: dict[str, Any] = {"ranks": ranks, "progress": progress}
-    model = unwrapped(model)
+    model = on_token_ids(unwrapped(model), corpus, tokenizer)
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")

@@ -21,7 +21,7 @@ from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.schema import SPLITS
 from backstory.context import EXPERIMENTS
-from backstory.data import Vocabulary
+from backstory.data import Dataset, Vocabulary
 from backstory.evaluation.refereed_text import RefereedText
 from backstory.models import LanguageModel
 from backstory.models.devices import unaffected
@@ -73,6 +73,22 @@ _FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
 def is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
     """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
     return isinstance(model, LanguageModel) and tokenizer is None
+
+
+def on_token_ids(model: Any, text: object, tokenizer: object) -> Any:
+    """Return a model of transformers that is to read token ids or a prepared corpus as one of ours; another object as it is.
+
+    Raises UserError for a tokenizer beside them, and TypeError for other modules.
+    """
+    if not isinstance(model, nn.Module) or not isinstance(text, np.ndarray | Dataset):
+        return model
+    if tokenizer is not None:
+        raise UserError("token ids and a prepared corpus need no tokenizer; leave it out, or give the text itself")
+    if isinstance(model, LanguageModel):
+        return model
+    from backstory.interop.in_memory import shared_model
+
+    return shared_model(model)
 
 
 def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import foreign
+import numpy as np
 import pytest
 import torch
 from subwords import metaspace
@@ -168,6 +169,19 @@ def test_a_model_with_an_encoder_is_refused(pair: tuple[Any, Any]) -> None:
     model = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(pair[1]), **sizes))
     with pytest.raises(UserError, match="T5ForConditionalGeneration reads a text with an encoder and writes another"):
         bs.evaluate(model, TEXT, tokenizer=pair[1])
+
+
+def test_without_its_tokenizer_it_is_audited_and_examined_on_token_ids(folder: Path, pair: tuple[Any, Any]) -> None:
+    model, tokenizer = pair
+    ids, opened = np.array(tokenizer(TEXT)["input_ids"]), bs.load(f"hf:{folder}")[0]
+    sizes: dict[str, Any] = {"targets": 20, "maximum_context": 10}
+    assert bs.audit(model, ids).passed
+    assert bs.examine(model, ids, **sizes).figures == bs.examine(opened, ids, **sizes).figures
+    for call in (bs.audit, bs.examine):
+        with pytest.raises(UserError, match="token ids and a prepared corpus need no tokenizer; leave it out, or give"):
+            call(model, ids, tokenizer=tokenizer)
+        with pytest.raises(TypeError, match="model must be a causal language model of transformers, not "):
+            call(torch.nn.Linear(2, 2), ids)
 
 
 def test_a_module_is_no_factory_of_predictors(pair: tuple[Any, Any]) -> None:

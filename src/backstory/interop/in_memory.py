@@ -15,6 +15,7 @@ from backstory.interop.hugging_face import (
     quiet,
     vocabulary_of,
 )
+from backstory.models import LanguageModel
 from backstory.runs.model_in_memory import copy_around_weights, unwrapped
 from backstory.runs.run import weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
@@ -25,22 +26,42 @@ def is_causal(model: Any) -> bool:
     return isinstance(model, nn.Module) and hasattr(model, "get_output_embeddings") and hasattr(model, "config")
 
 
+def _checked(causal: Any) -> Any:
+    """Return the model inside wrappers. Raises TypeError unless it is a causal language model of transformers."""
+    causal = unwrapped(causal)
+    if not is_causal(causal):
+        raise TypeError(f"model must be a causal language model of transformers, not {described(causal)}")
+    return causal
+
+
+def _called(causal: Any) -> str:
+    """Return the name that a model was loaded by, or that of its class."""
+    return str(getattr(causal.config, "_name_or_path", "") or type(causal).__name__)
+
+
+def shared_model(causal: Any, name: str | None = None) -> LanguageModel:
+    """Return a model of transformers as a `LanguageModel` that shares its weights; everything else is a copy.
+
+    `name` is what messages call it. Raises UserError as loading from a folder does, and TypeError for another object.
+    """
+    causal = _checked(causal)
+    with quiet():
+        return ours(copy_around_weights(causal), name or _called(causal))
+
+
 def open_in_memory(causal: Any, tokenizer: Any, name: str | None = None) -> HuggingFaceRun:
     """Return a model of transformers and its tokenizer as a run, with the precision and the device that it has.
 
     The weights are shared, everything else is a copy: the model stays usable, and in the mode that it is in. `name` is what
     results call it, by default the name that it was loaded by. Raises UserError as loading from a folder does.
     """
-    causal = unwrapped(causal)
-    if not is_causal(causal):
-        raise TypeError(f"model must be a causal language model of transformers, not {described(causal)}")
+    causal = _checked(causal)
     if not hasattr(tokenizer, "get_vocab"):
         raise TypeError(
             f"tokenizer must be the model's tokenizer, as AutoTokenizer loads it, not {described(tokenizer)}"
         )
-    shown = name or str(getattr(causal.config, "_name_or_path", "") or type(causal).__name__)
+    shown, model = name or _called(causal), shared_model(causal, name)
     with quiet():
-        model = ours(copy_around_weights(causal), shown)
         vocabulary = vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
     check_pieces(vocabulary, model, shown)
     digest = weights_hash(model)
