@@ -75,6 +75,16 @@ def test_help_of_a_reader_says_which_is_the_default(verb: str, command: Command)
             assert re.search(rf"--reader TEXT .*?(else {default}|{default} \(the default\)|\[{default}\])", words)
 
 
+@pytest.mark.parametrize("verb", ["read", "generate", "reader audit", "evaluate"])
+def test_help_lists_the_flags_of_a_model_elsewhere_last(verb: str, command: Command) -> None:
+    shown = re.findall(r"^  (--\S+)", command(*verb.split(), "--help-all").out, re.MULTILINE)
+    flags = [flag for flag in shown if flag not in ("--help-all", "--text.field")]
+    elsewhere = ["--revision", "--dtype", "--device-map", "--window", "--stride", "--corpus"]
+    count = sum(flag in flags for flag in elsewhere)
+    assert set(flags[-count:]) <= set(elsewhere) and flags[-count - 1] in ("--device", "--data-dir"), flags
+    assert flags.index("--json") < flags.index("--device")
+
+
 @pytest.mark.parametrize("verb", ["train", "sweep run"])
 def test_help_without_a_recipe_says_that_each_sets_its_own(verb: str, command: Command) -> None:
     said = f"`backstory {verb} demo --help` shows those of demo"

@@ -9,12 +9,14 @@ import sys
 import textwrap
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from backstory.cli.mistakes import Setting, settings
+from backstory.config.options import LoadOptions, ModelOptions
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 WIDEST = 110
@@ -93,7 +95,7 @@ COMMON = {**COMMON, "data prepare": COMMON["data show"]}
 
 def page(kind: type, verb: str, default: Any, everything: bool) -> str:
     """Return the help of a command; `default` has the kinds of the parts, and the values that flags override."""
-    known = sorted(settings(kind, default), key=lambda setting: setting.name == "--json")
+    known = sorted(settings(kind, default), key=_rank)
     positional, flags = [s for s in known if s.positional], [s for s in known if not s.positional]
     command = " ".join(["backstory", verb, *(s.name for s in positional)])
     common = COMMON.get(verb.removesuffix(" RECIPE"))
@@ -114,6 +116,17 @@ def page(kind: type, verb: str, default: Any, everything: bool) -> str:
         count = "" if everything else f" ({len(flags)}; these are {shown})"
         lines += _entry(HELP_ALL, f"Show all flags{count}.")
     return "\n".join(lines)
+
+
+def _rank(setting: Setting) -> int:
+    """Return the place of a flag in its group: those of the command, `--json`, those of loading, and of a model elsewhere."""
+    if setting.field not in _LOADING or not issubclass(setting.owner, LoadOptions):
+        return int(setting.name == "--json")
+    return 3 if setting.field in _ELSEWHERE else 2
+
+
+_ELSEWHERE = {*(field.name for field in fields(LoadOptions)[1:]), "corpus"}
+_LOADING = {field.name for field in fields(ModelOptions)}
 
 
 class HelpShown(SystemExit):
