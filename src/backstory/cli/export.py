@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
+from backstory.config.recipes import check_run_exists
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class ExportArguments(JsonOutput):
 def main(arguments: Sequence[str]) -> int:
     args = parse(ExportArguments, arguments, "export")
 
+    check_run_exists(args.run, trained_here=True)
     announce(f"exporting {args.run}", args.run)
     from backstory.interop.exporting import CARD, export
 

@@ -150,7 +150,7 @@ def check_resumable(run: str) -> None:
         return
     if Path(run).exists():
         raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
-    recipes.check_run_exists(Path(run))
+    recipes.check_run_exists(Path(run), trained_here=True)
 
 
 def run_mode(resume: bool, overwrite: bool) -> "Mode":

@@ -149,8 +149,11 @@ def load_recipe(name_or_path: str) -> RunConfig:
     return _packaged(name_or_path) if name_or_path in names() else load(name_or_path)
 
 
-def check_run_exists(folder: Path) -> None:
-    """Raise UserError where there is no folder of a run, with the command that trains one."""
+def check_run_exists(folder: Path, trained_here: bool = False) -> None:
+    """Raise UserError where there is no folder of a run, with the command that trains one.
+
+    `trained_here`: a model of Hugging Face would be of no use.
+    """
     if folder.is_file():
         if (folder.parent / CONFIG).is_file():
             beside = f", {folder.parent}"
@@ -166,7 +169,8 @@ def check_run_exists(folder: Path) -> None:
     if not folder.is_dir():
         train = f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
         on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
-        raise UserError(train + (f"; a model of Hugging Face is named hf:{folder}" if on_hub else ""))
+        hub = f"; a model of Hugging Face is named hf:{folder}" if on_hub and not trained_here else ""
+        raise UserError(train + hub)
 
 
 def check_results_exist(folder: Path) -> None:

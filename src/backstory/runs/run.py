@@ -272,6 +272,7 @@ def open_run(name: "Path | str | Run", options: LoadOptions) -> Run:
         raise UserError(
             f"--{foreign[0].replace('_', '-')} is for models from elsewhere (hf:...); remove it to read {name}"
         )
+    check_run_exists(Path(name))
     return load_run(Path(name), choose_device(options.device))
 
 
@@ -302,7 +303,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
 
     Raises UserError if the folder is no run, or holds no whole checkpoint of this version.
     """
-    check_run_exists(folder)
+    check_run_exists(folder, trained_here=True)
     if not (folder / CONFIG).is_file() and (folder / "config.json").is_file():
         raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not (folder / CONFIG).is_file():
