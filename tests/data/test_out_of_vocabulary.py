@@ -166,10 +166,11 @@ def test_advice_fits_the_cause() -> None:
     assert "--text.tokenizer characters or a tokenizer.json" in advice("script")
     assert "--text.tokenizer bytes or a tokenizer.json" in advice("script", "character")
     assert "--text.lowercase" in advice("case")
-    assert advice("words", minimum_count=3) == "lower text.minimum_count (3)"
+    new = " for rare words of the training text; new words need more text, or another tokenizer"
+    assert advice("words", minimum_count=3) == f"lower text.minimum_count (3){new}"
     assert (
         advice("words", minimum_count=3, maximum_size=9)
-        == "lower text.minimum_count (3), or raise text.maximum_size (9)"
+        == f"lower text.minimum_count (3), or raise text.maximum_size (9){new}"
     )
     assert advice("words").startswith("the training text does not have them")
     assert advice("words", "piece", minimum_count=3) == (

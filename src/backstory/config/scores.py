@@ -149,7 +149,10 @@ def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maxi
         cut.append(f"lower text.minimum_count ({minimum_count})")
     if maximum_size is not None:
         cut.append(f"raise text.maximum_size ({maximum_size})")
-    return ", or ".join(cut) if cut else "the training text does not have them; give more of it, or another tokenizer"
+    if not cut:
+        return "the training text does not have them; give more of it, or another tokenizer"
+    # Which of them the training text has is not known.
+    return f"{', or '.join(cut)} for rare words of the training text; new words need more text, or another tokenizer"
 
 
 def _share(count: int | None, tokens: int) -> float | None:
