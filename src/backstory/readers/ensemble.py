@@ -93,8 +93,8 @@ def ensemble_kind(open_members: Opener) -> ReaderKind:
         lambda context, settings: EnsembleReader(context.wrapped(), settings, open_members(context, settings)),
         EnsembleSettings,
         wraps=True,
-        identity=("reader",),
-        identity_of=lambda typed: members_digest(EnsembleSettings(**typed).names()),
+        identity=("reader", "runs"),
+        written={"runs": lambda runs: members_digest(EnsembleSettings(runs).names())},
         grid_scorer=scorer,
     )
 

@@ -101,9 +101,9 @@ class ReaderKind:
     control: bool = False
     """True for a control: its audit fails by design, and its figures are no score."""
     identity: tuple[str, ...] = ()
-    """Settings that make it another reader: tuned settings are filed under these."""
-    identity_of: Callable[[dict[str, Any]], str] | None = None
-    """Returns, for the settings that were typed, what else makes it another reader: a word for the name of a file."""
+    """Settings that make it another reader: their values are in the name of the file of tuned settings."""
+    written: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    """How such a value, by its setting, is written there, where it is not written as it was typed."""
     steps: Callable[[Any], dict[str, float]] | None = None
     """For a search that steps up and down from some settings: the factor of each setting."""
     grid_scorer: Callable[[BuildContext, Mapping[str, Sequence[Any]], int], GridScorer] | None = None

@@ -126,9 +126,9 @@ def _identity_name(layer: Layer) -> str:
     """Return a reader's name with the settings that make it another reader."""
     kind, typed = READERS[layer.name], typed_settings(layer)
     defaults = vars(kind.settings())
-    values = [typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)]
-    more = [] if kind.identity_of is None else [kind.identity_of(typed)]
-    return "-".join([layer.name, *(str(value).replace(":", "-") for value in values), *more])
+    values = {key: typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)}
+    words = [kind.written.get(key, str)(value) for key, value in values.items()]
+    return "-".join([layer.name, *(word.replace(":", "-") for word in words)])
 
 
 def typed_settings(layer: Layer) -> dict[str, Any]:
