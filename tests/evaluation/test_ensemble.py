@@ -22,7 +22,7 @@ from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.ensemble import EnsembleReader, Members
 from backstory.readers.interpolating import WEIGHTS, WeightScorer
-from backstory.readers.registry import configure, open_reader, parse_stack
+from backstory.readers.registry import configure, open_reader, parse_stack, save_settings
 from backstory.readers.saved_reading import load_reading, open_saved, reader_identity, save_reading
 from backstory.runs.run import load_run
 from backstory.tuning.preparation import tune_reader
@@ -152,6 +152,18 @@ def test_weights_are_tuned_for_each_ensemble(
     shutil.rmtree(moved)
     shutil.copytree(pair[0], moved)  # as if it had been trained again
     assert configure(parse_stack("ensemble:runs=7"), run)[-1].settings.weight is None
+
+
+def test_a_result_holds_the_settings_of_every_reader(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    one, two = pair[0], shutil.copytree(pair[1], tmp_path / "two")
+    tuned = DynamicSettings(rule="sgd", rate=0.03, segment=7)
+    save_settings(load_run(two), parse_stack("dynamic"), tuned, "valid", {})
+    layers = {}
+    for reader in ("static", "dynamic"):
+        figures = bs.evaluate(one, reader=f"ensemble:runs={two},reader={reader}", out=tmp_path / reader).figures
+        layers[reader] = figures.readers[-1]["member_readers"][str(two)]
+    assert layers["static"] == [{"name": "static", "settings": {}, "origin": "default"}]
+    assert layers["dynamic"] == [{"name": "dynamic", "settings": vars(tuned), "origin": "tuned on valid"}]
 
 
 def test_a_proof_is_bound_to_the_weights_of_every_member(pair: tuple[Path, Path], tmp_path: Path) -> None:

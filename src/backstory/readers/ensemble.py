@@ -24,12 +24,20 @@ from backstory.storage.manifest import best_file
 class Members:
     """Readers of other models as one source of predictions: the mean of theirs. Each learns from the text as it would alone."""
 
-    def __init__(self, readers: Sequence[Reader], hashes: Mapping[str, str] | None = None) -> None:
-        """`hashes` are the SHA-256 (hex) of the weights, and of all that the readers were prepared with, by name."""
-        self.readers, self.hashes = tuple(readers), dict(hashes or {})
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        hashes: Mapping[str, str] | None = None,
+        layers: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> None:
+        """`hashes` are the SHA-256 (hex) of the weights, and of all that the readers were prepared with, by name.
+
+        `layers` are the readers of each run with their settings, as results record them.
+        """
+        self.readers, self.hashes, self.layers = tuple(readers), dict(hashes or {}), dict(layers or {})
 
     def __copy__(self) -> "Members":
-        return Members([reader.fork() for reader in self.readers], self.hashes)
+        return Members([reader.fork() for reader in self.readers], self.hashes, self.layers)
 
     def start(self, batch_size: int) -> None:
         """Begin `batch_size` texts."""
@@ -68,7 +76,8 @@ class EnsembleReader(InterpolatingReader):
         if any(reader.model.vocabulary_size != inner.model.vocabulary_size for reader in members.readers):
             raise UserError("models of different vocabularies are no ensemble; train them on the same corpus")
         self.hashes, weight = members.hashes, settings.share(len(members.readers))
-        super().__init__(inner, "ensemble", members, weight, {"weight": weight, "members": self.hashes})
+        facts = {"weight": weight, "members": self.hashes, "member_readers": members.layers}
+        super().__init__(inner, "ensemble", members, weight, facts)
         readers = (inner, *members.readers)
         self.block, self.capabilities = joint_block(readers), joint_capabilities(readers)
         self.adapts = any(part.adapts for reader in members.readers for part in reader.stack())

@@ -246,10 +246,10 @@ def open_members(context: BuildContext, settings: EnsembleSettings) -> Members:
         )
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"the ensemble names {repeated} twice; name it once, and set weight=... for other shares")
-    options, readers, hashes = LoadOptions(device=str(context.run.device)), [], {}
+    options, readers, hashes, layers = LoadOptions(device=str(context.run.device)), [], {}, {}
     for name in names:
         try:
-            run, reader, layers = open_reader(name, settings.reader, context.precision.name, options)
+            run, reader, configured = open_reader(name, settings.reader, context.precision.name, options)
         except UserError as error:
             raise UserError(f"a run of the ensemble cannot be read: {error}") from None
         if run.vocabulary.words != context.run.vocabulary.words:
@@ -257,9 +257,9 @@ def open_members(context: BuildContext, settings: EnsembleSettings) -> Members:
                 f"{name} has another vocabulary than {context.run.argument}; name runs of the same corpus and tokenizer"
             )
         readers.append(reader)
-        hashes[name] = run.weights_hash
-        hashes |= {f"{name}: {file}": digest for file, digest in prepared_files(run, layers, reader).items()}
-    return Members(readers, hashes)
+        hashes[name], layers[name] = run.weights_hash, [layer.as_dict() for layer in configured]
+        hashes |= {f"{name}: {file}": digest for file, digest in prepared_files(run, configured, reader).items()}
+    return Members(readers, hashes, layers)
 
 
 def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, str]:
