@@ -58,6 +58,36 @@ def test_it_is_examined_on_text_that_was_prepared_with_its_own_tokenizer(tmp_pat
     assert bs.examine(model, dataset, targets=20, maximum_context=10).figures.targets == 20
 
 
+def started(words: list[str], **special: str) -> str:
+    """Return the token that a model with a tokenizer of these words, and no bos or eos, reads before a text."""
+    hf, tokenizers = (pytest.importorskip(name) for name in ("transformers", "tokenizers"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}))
+    model = foreign.causal("GPT2", len(words), bos_token_id=None, eos_token_id=None)
+    vocabulary = open_in_memory(
+        model, hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special), "m"
+    ).vocabulary
+    return vocabulary.words[vocabulary.start]
+
+
+@pytest.mark.parametrize(
+    "words, special, start",
+    [
+        (["a", "b", "[CLS]", "\n"], {}, "\n"),
+        (["a", "b", "Ċ"], {}, "Ċ"),
+        (["a", "b", "[CLS]", "\n"], {"cls_token": "[CLS]"}, "[CLS]"),
+        (["<s>", "b", "[CLS]", "\n"], {"cls_token": "[CLS]"}, "<s>"),
+        (["a", "b", "<s>", "[CLS]", "\n"], {"eos_token": "b"}, "b"),
+    ],
+)
+def test_a_tokenizer_without_bos_and_eos(words: list[str], special: dict[str, str], start: str) -> None:
+    assert started(words, **special) == start
+
+
+def test_a_tokenizer_that_begins_no_text_is_named() -> None:
+    with pytest.warns(UserWarning, match="tokenizer of m has no token that begins a text, so 'a' is read before it"):
+        assert started(["a", "b"]) == "a"
+
+
 def test_pieces_that_were_never_counted_are_not_called_infrequent(tmp_path: Path) -> None:
     hf = pytest.importorskip("transformers", reason="needs the extra hf")
     tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=metaspace(TEXT), unk_token="<unk>", eos_token="<unk>")

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import unicodedata
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from backstory.config.options import LoadOptions
 from backstory.config.recipes import check_source_exists
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic
+from backstory.data.tokenizers.pieces import STARTS, Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, need, weight_files
 from backstory.interop.hf_model import HuggingFaceModel
@@ -47,6 +48,11 @@ class FittingPieces(Pieces):
 
     White space, and ways to write the same character (NFKC), may differ.
     """
+
+    def line_end(self) -> int | None:
+        """Return the id of the piece that is the end of a line, as bytes are written too; None if there is none."""
+        ids = map(self.model.token_to_id, ("\n", "Ċ", "<0x0A>"))
+        return next((i for i in ids if i is not None), None)
 
     def encode(self, text: str) -> Any:
         """Return the encoding of a text. Raises UserError if its pieces do not give it back."""
@@ -373,10 +379,24 @@ def pieces_of(tokenizer: Any, name: str) -> FittingPieces:
 
 
 def vocabulary_of(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.
+
+    The token that begins a text is `bos`, else `eos`, else a token with such a name, else `cls`, else the end of a line.
+    Warns if there is none of these.
+    """
     words, _, start = pieces.vocabulary()
     decoder = config.get_text_config(decoder=True)
     starts = (getattr(owner, f"{kind}_token_id", None) for kind in ("bos", "eos") for owner in (tokenizer, decoder))
-    start = next((int(i) for i in starts if isinstance(i, int) and 0 <= i < len(words)), start)
+    if start or words[0] in STARTS:
+        starts = (*starts, start)
+    starts = (*starts, getattr(tokenizer, "cls_token_id", None), pieces.line_end())
+    start = next((int(i) for i in starts if isinstance(i, int) and 0 <= i < len(words)), None)
+    if start is None:
+        start = 0
+        warnings.warn(
+            f"the tokenizer of {pieces.name} has no token that begins a text, so {words[start]!r:.60} is read before it",
+            stacklevel=2,
+        )
     # None is unknown: `FittingPieces` refuses a text that has pieces which stand for something else.
     return Vocabulary(words, np.zeros(len(words), np.int64), pieces, False, None, start)
 

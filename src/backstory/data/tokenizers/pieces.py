@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-_STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[BOS]", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "[EOS]")
+STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[BOS]", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "[EOS]")
 """Names of the token at the start of a text, or else at its end, in the order of preference."""
 _LONGEST = 1_000_000
 """Characters encoded at once; part of the definition, since how a piece is cut may depend on its neighbours."""
@@ -133,7 +133,7 @@ class Pieces:
             raise UserError(f"the tokenizer {self.name} has {size}; give one that was trained")
         model = self.settings.get("model", {})
         unknown = ids.get(model.get("unk_token")) if model.get("unk_id") is None else int(model["unk_id"])
-        return words, unknown, next((ids[s] for s in _STARTS if s in ids), 0)
+        return words, unknown, next((ids[s] for s in STARTS if s in ids), 0)
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
