@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from backstory.storage.atomic import TEMPORARY, sweep_abandoned, sweep_temporaries, write_atomically
+from backstory.storage.atomic import (
+    TEMPORARY,
+    atomic_file,
+    sweep_abandoned,
+    sweep_temporaries,
+    unfinished,
+    write_atomically,
+)
 
 
 def fail(*arguments: object, **options: object) -> None:
@@ -73,6 +80,32 @@ def test_the_temporary_file_is_in_the_same_folder(file: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(Path(a)), replace(a, b))[1])
     write_atomically(file, "new")
     assert seen[0].parent == file.parent and seen[0].name.startswith(TEMPORARY)
+
+
+def test_two_writers_of_one_file_do_not_write_into_each_other(file: Path) -> None:
+    """Threads have one process number, and so have the first processes of containers that share a folder."""
+    with atomic_file(file) as slow:
+        slow.write(b"slow, ")
+        slow.flush()
+        with atomic_file(file) as quick:
+            quick.write(b"quick")
+        assert file.read_bytes() == b"quick"
+        slow.write(b"and whole")
+    assert file.read_bytes() == b"slow, and whole"
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "\N{GRINNING FACE}"])
+def test_a_name_as_long_as_file_systems_take_is_written(tmp_path: Path, letter: str) -> None:
+    path = tmp_path / (letter * ((255 - len(".html")) // len(letter.encode())) + ".html")
+    write_atomically(path, "page")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_text() == "page"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = unfinished(path)
+    left.with_name(left.name.replace(str(os.getpid()), str(gone.pid), 1)).write_text("part")
+    sweep_abandoned(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_sweeping_removes_what_is_unfinished_and_nothing_else(file: Path) -> None:

@@ -136,6 +136,22 @@ def test_a_failure_at_any_call_leaves_the_checkpoint_before(
     assert {p.name for p in saved.parent.iterdir()} <= {"last-7", "last-7-replaced", "last-8"}
 
 
+def test_two_writers_of_one_checkpoint_do_not_write_into_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers that share a folder, whose first processes have one number."""
+    fsync = os.fsync
+
+    def interrupted(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        write(tmp_path)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    assert read_checkpoint(write(tmp_path)).documents == DOCUMENTS
+    assert [p.name for p in tmp_path.iterdir()] == ["last-7"]
+
+
 def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     fsync_file, fsync_folder, rename = module.fsync_file, module.fsync_folder, os.rename

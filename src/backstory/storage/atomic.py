@@ -14,6 +14,8 @@ from backstory.config.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"
 """Prefix of unfinished files and folders; whatever has it when work begins may be removed."""
+LONGEST_ENDING = 200
+"""Bytes of a name that follow the prefix, a process and a random number; file systems take 255 in all."""
 
 
 def check_writable(folder: Path) -> None:
@@ -94,22 +96,36 @@ def fsync_file(path: Path) -> None:
 
 
 @contextmanager
-def naming(path: Path, unfinished: Path | None = None) -> Iterator[None]:
-    """Make OSErrors of the block name `path` instead of its `unfinished` form, or of nothing when the disk failed."""
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Make OSErrors of the block name `path` instead of its `temporary` form, or of nothing when the disk failed."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None and unfinished is not None:
-            error.filename = str(error.filename).replace(str(unfinished), str(path))
+        if error.filename is not None and temporary is not None:
+            error.filename = str(error.filename).replace(str(temporary), str(path))
         elif error.filename is None and error.errno in REMEDIES:
             error.filename = str(path)
         raise
 
 
+def unfinished(path: Path) -> Path:
+    """Return a name beside `path` for its unfinished form, which no other writer has.
+
+    The number of the process is not enough: its threads share it, and in containers with a common folder every first process
+    is number 1.
+    """
+    return path.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}-{_ending(path.name)}")
+
+
+def _ending(name: str) -> str:
+    """Return how the name of an unfinished file ends: as its own, or as the end of one that would become too long."""
+    return name if len(os.fsencode(name)) <= LONGEST_ENDING else name[-LONGEST_ENDING // 4 :]
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing bytes that replaces `path` when the block succeeds, and vanishes otherwise. Raises OSError."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = unfinished(path)
     try:
         with naming(path, temporary), open(temporary, "wb") as file:
             yield file
@@ -142,10 +158,10 @@ def sweep_temporaries(folder: Path, name: str = "*") -> None:
 
 def sweep_abandoned(path: Path) -> None:
     """Remove the unfinished copies of a file that belong to processes that have ended."""
-    for unfinished in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
-        process = unfinished.name.removeprefix(TEMPORARY).partition("-")[0]
+    for copy in path.parent.glob(f"{TEMPORARY}*-{glob.escape(_ending(path.name))}"):
+        process = copy.name.removeprefix(TEMPORARY).partition("-")[0]
         if process.isdecimal() and os.name == "posix" and not _is_running(int(process)):
-            unfinished.unlink(missing_ok=True)
+            copy.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

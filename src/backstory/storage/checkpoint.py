@@ -22,7 +22,7 @@ from torch import Tensor
 from backstory.config.errors import out_of_memory
 from backstory.config.renamed import STATE_CLASSES
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, listing, naming
+from backstory.storage.atomic import fsync_file, fsync_folder, listing, naming, unfinished
 from backstory.storage.documents import parse
 from backstory.storage.manifest import (
     LARGEST_JSON,
@@ -55,9 +55,8 @@ def write_checkpoint(
     parent: Path, name: str, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]
 ) -> Path:
     """Write the folder `parent/name` whole or not at all; `parent` must exist. Raises OSError."""
-    temporary = parent / f"{TEMPORARY}{os.getpid()}-{name}"
-    shutil.rmtree(temporary, ignore_errors=True)
     final = parent / name
+    temporary = unfinished(final)
     try:
         with naming(final, temporary):
             temporary.mkdir()
