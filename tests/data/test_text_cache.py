@@ -138,3 +138,13 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk_cache.folder() == Path.home() / "somewhere"
     monkeypatch.delenv("BACKSTORY_CACHE")
     assert disk_cache.folder() == Path.home() / ".cache" / "backstory"
+
+
+def test_without_a_home_folder_the_cache_is_to_be_named(corpus: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKSTORY_CACHE", "~nobody-is-called-so/cache")
+    with pytest.raises(UserError, match="no home folder for the cache ~nobody-is-called-so/cache; set BACKSTORY_CACHE"):
+        corpus(TEXT)
+    monkeypatch.delenv("BACKSTORY_CACHE")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # of a user without a name, as in a container
+    with pytest.raises(UserError, match=r"no home folder for the cache ~/\.cache/backstory; set BACKSTORY_CACHE"):
+        corpus(TEXT)

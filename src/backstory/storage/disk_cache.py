@@ -22,9 +22,15 @@ INDEX = "index.json"
 
 
 def folder() -> Path:
-    """Return the folder of all entries: BACKSTORY_CACHE, else ~/.cache/backstory."""
-    named = os.environ.get("BACKSTORY_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "backstory"
+    """Return the folder of all entries: BACKSTORY_CACHE, else ~/.cache/backstory.
+
+    Raises UserError where the user has no home folder, as the number of a user without a name has in a container.
+    """
+    named = os.environ.get("BACKSTORY_CACHE") or "~/.cache/backstory"
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise UserError(f"there is no home folder for the cache {named}; set BACKSTORY_CACHE to a folder") from None
 
 
 def fetch(key: str, make: Callable[[Path], None]) -> Path:
