@@ -188,3 +188,26 @@ def test_links_in_a_circle_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a is not followed"):
         within(tmp_path, "a")
     assert within(tmp_path, "b", "c") == tmp_path / "b" / "c"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("evaluate run --plugin round.py", "there is no Python file 'round.py'"),
+        ("referee round.py:make --text good.txt", "there is no Python file 'round.py'"),
+        ("train demo --corpus ptb --data-dir round.py --out new", "the data folder round.py lacks ptb/ptb.train.txt"),
+        ("train run --overwrite --init-from run --out round.py", "cannot write to round.py"),
+        ("explain surprisal run --against round.py", "'round.py' is neither a reader nor a run folder"),
+        ("explain reading run --against round.py", "'round.py' is neither a reader nor a run folder"),
+        ("reproduce recall --out round.py", "round.py/result.json is in the way"),
+    ],
+)
+def test_a_link_to_itself_is_nothing_anywhere(line: str, says: str, command: Command, run_copy: Path) -> None:
+    Path("round.py").symlink_to("round.py")
+    said = command(*line.split()).err.splitlines()
+    assert says in said[-1] and len(said) <= 2
+
+
+def test_a_link_to_itself_hides_no_run_beside_it(command: Command, run_copy: Path) -> None:
+    Path("round").symlink_to("round")
+    assert command("ls", "runs", ".").out.splitlines()[1].startswith("run ")

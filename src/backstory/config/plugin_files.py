@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config.errors import UserError, check_name, pasted, shown
+from backstory.config.small_file import resolved
 
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugin files of this process, which the processes that it starts load as well."""
@@ -50,7 +51,7 @@ def load_plugin(file: Path, given_to: str = "--plugin") -> None:
 
     `given_to` is the flag or command that was given the file, for the message on one that is no Python file.
     """
-    path = file.resolve()
+    path = resolved(file)
     if str(path) in LOADED:
         return
     if not path.is_file() or path.suffix != ".py":
@@ -87,7 +88,7 @@ def load_factory(name: str) -> Callable[[], Any]:
     if not place or not attribute.isidentifier():
         raise UserError(f"{shown(name)} names no predictor; give a module or a file and a function: my_model.py:make")
     if place.endswith(".py"):
-        path = Path(place).resolve()
+        path = resolved(place)
         if not path.is_file():
             raise UserError(f"there is no Python file {shown(place)}; give the path of one, as in my_model.py:make")
         _import_from(str(path.parent))

@@ -31,6 +31,11 @@ def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> b
     return data
 
 
+def resolved(path: Path | str) -> Path:
+    """Return the absolute path with its links followed. Those that lead round in a circle stay: nothing is there."""
+    return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for a circle before Python 3.13
+
+
 def is_pipe(path: Path) -> bool:
     """Return True for the path of a named pipe, or of one end of a pipe."""
     try:

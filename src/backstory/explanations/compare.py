@@ -16,6 +16,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.explanation_options import CompareOptions
 from backstory.config.options import folder_name
+from backstory.config.small_file import resolved
 from backstory.config.terminal import ProgressCallback
 from backstory.context.examined_text import read_scores
 from backstory.data import Boundaries, unknown_share
@@ -193,7 +194,7 @@ def _first_name(run: Path | str | Run, reader: str, against: Sequence[str]) -> s
     """Return the name of the first reader; compared with other runs only, which are all read the same way, that of its run."""
     if any(map(names_readers, against)):
         return reader
-    return run.name if isinstance(run, Run) else Path(run).resolve().name
+    return run.name if isinstance(run, Run) else resolved(run).name
 
 
 def _names(reader: str, against: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from backstory.config import UserError, nearest
 from backstory.config.explanation_options import ExplanationOptions
+from backstory.config.small_file import resolved
 from backstory.data import Boundaries, Vocabulary, word_parts
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
@@ -146,14 +147,14 @@ def first_token_read(options: ExplanationOptions) -> int:
 
 def other_name(against: str) -> str:
     """Return the name in results of a reader, or of another run: that of its folder."""
-    return against if names_readers(against) else Path(against).resolve().name
+    return against if names_readers(against) else resolved(against).name
 
 
 def other_folder_part(against: str) -> str:
     """Return the name of a reader or another run in the name of a result's folder, where two runs of one name differ."""
     if names_readers(against):
         return against
-    folder = Path(against).resolve()
+    folder = resolved(against)
     return f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:DIGITS]}"
 
 

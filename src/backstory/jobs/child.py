@@ -12,6 +12,7 @@ from typing import IO, BinaryIO
 
 import backstory
 from backstory.config.errors import NoDisk, NoMemory
+from backstory.config.small_file import resolved
 
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.jobs.child"
@@ -103,7 +104,7 @@ def environment(data_dir: Path | None = None) -> dict[str, str]:
     package = str(Path(backstory.__file__).resolve().parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
-    return variables if data_dir is None else {**variables, "BACKSTORY_DATA": str(data_dir.resolve())}
+    return variables if data_dir is None else {**variables, "BACKSTORY_DATA": str(resolved(data_dir))}
 
 
 if __name__ == "__main__":

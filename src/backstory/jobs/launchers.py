@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from backstory.config.errors import UserError, install_hint
+from backstory.config.small_file import resolved
 from backstory.jobs import child
 from backstory.storage.provenance import versions
 
@@ -85,7 +86,7 @@ class DaskWorkers:
 
     def __init__(self, client: "Client", data_dir: Path | None) -> None:
         self._client, self._last_loss = client, -SAVE_SECONDS
-        data = os.environ.get("BACKSTORY_DATA") if data_dir is None else str(data_dir.resolve())
+        data = os.environ.get("BACKSTORY_DATA") if data_dir is None else str(resolved(data_dir))
         self._environment = {"OMP_NUM_THREADS": str(child.threads())} | (
             {} if data is None else {"BACKSTORY_DATA": data}
         )

@@ -11,6 +11,7 @@ from rich.console import Console
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.formats import duration
 from backstory.config.process import Stopped, StopRequest
+from backstory.config.small_file import resolved
 from backstory.config.terminal import make_console, shown_progress
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
@@ -231,7 +232,7 @@ def _check_init_from(
 def _relative(path: Path) -> Path:
     """Return the path relative to the current folder if it lies in it: recorded commands name no machine's folders."""
     try:
-        return path.resolve().relative_to(Path.cwd())
+        return resolved(path).relative_to(Path.cwd())
     except ValueError:
         return path
 

@@ -190,7 +190,7 @@ def _walk(folder: Path, levels: int) -> Iterator[Path]:
         yield folder
     elif levels:
         try:
-            below = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
+            below = [Path(e.path) for e in os.scandir(folder) if os.path.isdir(e.path) and e.name[0] != "."]
         except OSError:
             return
         for path in below:

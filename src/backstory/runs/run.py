@@ -19,6 +19,7 @@ from backstory.config.free_memory import shown_bytes
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import of_plugin, plugin_flags
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
+from backstory.config.small_file import resolved
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
@@ -253,9 +254,9 @@ class Run:
 
 def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """Return the absolute paths of a run's corpus, to read it again. A known corpus has a name and no path."""
-    places = {} if data_dir is None else {"data_dir": str(data_dir.resolve())}
+    places = {} if data_dir is None else {"data_dir": str(resolved(data_dir))}
     if text.corpus not in CORPORA and Path(text.corpus).exists():
-        places["corpus"] = str(Path(text.corpus).resolve())
+        places["corpus"] = str(resolved(text.corpus))
     return places
 
 

@@ -19,6 +19,7 @@ from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
 from backstory.config.scores import perplexity
+from backstory.config.small_file import resolved
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say, shown_progress
 from backstory.data import check_synthetic, prepare, unknown_share
@@ -162,7 +163,7 @@ def _check_arguments(
         check_utf8(path)
     if init_from is not None and mode == "resume":
         raise UserError("a resumed run continues with its own weights; leave --init-from out")
-    if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
+    if init_from is not None and mode == "overwrite" and resolved(init_from) == resolved(out):
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
 
 

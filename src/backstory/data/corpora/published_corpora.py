@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.config.errors import UserError, pasted
-from backstory.config.small_file import read_small
+from backstory.config.small_file import read_small, resolved
 from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora import text_files
 from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
@@ -142,7 +142,7 @@ def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     published, folders = PUBLISHED[name], _data_folders(data_dir)
     if (folder := _first_complete(name, folders)) is not None:
         return folder, _checked(folder, published, _command(name, data_dir))
-    inside = folders[0].resolve()
+    inside = resolved(folders[0])
     if inside.name == name and not _missing(inside, published):
         raise UserError(
             f"{folders[0]} is the folder of {name} itself; give the folder above it: --data-dir {inside.parent}"
