@@ -449,3 +449,18 @@ def test_no_torch_and_no_matplotlib_before_a_figure(run: Any) -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_without_a_matplotlib_that_loads_nothing_is_left_out_in_silence(run: Any, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from backstory.config import UserError; from backstory.reports import write\n"
+        "try:\n"
+        f"    write([Path({str(run())!r})], Path({str(tmp_path / 'page.html')!r}))\n"
+        "except UserError as error:\n"
+        "    print(error)"
+    )
+    environment = {**os.environ, "MPLBACKEND": "Qt4Agg"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    said = "matplotlib does not load (Key backend: 'Qt4Agg' is not a valid value for backend)"
+    assert done.stdout.startswith(said) and "unset MPLBACKEND" in done.stdout, done.stderr
+    assert not (tmp_path / "page.html").exists()

@@ -102,6 +102,8 @@ def _readable(runs: Sequence[RunResults], published: Published | None) -> tuple[
     """Return the document and its runs: results that pass all checks and yet cannot be shown are `unread`."""
     try:
         return _document(runs, published), runs
+    except svg.NoPlots:
+        raise
     except Exception:  # a fault of ours, for which nobody should go without the other results
         runs = [_without_unshowable(run, published) for run in runs]
         return _document(runs, published), runs

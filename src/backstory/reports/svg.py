@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backstory.config.errors import UserError, first_line
 from backstory.config.formats import count
 from backstory.results.examination_record import EffectRecord
 
@@ -128,11 +129,23 @@ def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, 
         return Plot(title, inline(draw(WIDE), prefix, title, caption, hints), caption, prefix, draw, hints)
 
 
+class NoPlots(UserError):
+    """Nothing can be drawn."""
+
+
 @contextmanager
 def style() -> Iterator[None]:
-    """The project's plot style, for the time of a `with` block that both builds a figure and calls `inline`."""
-    import matplotlib
+    """The project's plot style, for the time of a `with` block that both builds a figure and calls `inline`.
 
+    Raises NoPlots where matplotlib cannot be loaded.
+    """
+    try:
+        import matplotlib
+    except Exception as error:  # a backend that is not there, no folder for its files, a broken installation
+        reason = first_line(error).partition(";")[0]
+        raise NoPlots(
+            f"matplotlib does not load ({reason}); correct that, or unset MPLBACKEND, and try again"
+        ) from None
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change a report
         matplotlib.rcParams.update(_STYLE)
