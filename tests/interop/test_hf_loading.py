@@ -292,6 +292,22 @@ def test_cut_contexts_are_reported_with_the_longest_that_fits(
     assert "targets are longer, and cut" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--experiment", "shuffle"], ["--start-token"]])
+@pytest.mark.filterwarnings("default:.*longer, and cut")
+def test_by_default_contexts_are_as_long_as_the_window_holds(
+    more: list[str], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign.saved(tmp_path / "bytes", text="zzz " * 40, n_positions=64)  # its words of the text are bytes
+    options = ["examine", f"hf:{tmp_path / 'bytes'}", "--corpus", str(text), "--targets", "60", "--split", "train"]
+    assert main([*options, *more, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert 10 < figures["maximum_context"] < 20 and figures["cut_contexts"] <= 2
+    assert figures["context"] in (None, figures["maximum_context"])
+    ids = np.arange(500) % 17
+    examined = bs.examine(foreign.causal("GPT2", n_positions=64), ids, targets=20, experiment="shuffle").figures
+    assert (examined.maximum_context, examined.context) == (64, 64)
+
+
 def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path: Path, capsys: Any) -> None:
     other = tmp_path / "dogs.txt"
     other.write_text("the dog sat on the dog .\n" * 90)
@@ -621,10 +637,10 @@ def test_what_does_not_go_together(
     )
     assert "a text and --corpus cannot be combined" in mistake(capsys, "evaluate", name, text, "--corpus", text)
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
-        capsys, "examine", name, "--corpus", text
+        capsys, "examine", name, "--corpus", text, "--maximum-context", "1000"
     )
     assert "no context can have 300; use --context 64, or less where contexts are counted in words" in mistake(
-        capsys, "examine", name, "--corpus", text, "--experiment", "shuffle"
+        capsys, "examine", name, "--corpus", text, "--experiment", "shuffle", "--context", "300"
     )
     assert "the start token among them; use --maximum-context 63" in mistake(
         capsys, "examine", name, "--corpus", text, "--start-token", "--maximum-context", "64"

@@ -1,7 +1,7 @@
 """Options of examinations: one declaration for the command line, suites, Python and results."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,6 +11,9 @@ from backstory.config.arguments import Options, described
 from backstory.config.errors import UserError
 from backstory.config.options import ModelOptions, Precision, folder_name
 from backstory.config.strict import between
+
+MAXIMUM_CONTEXT, CONTEXT = 1000, 300
+"""Lengths of contexts unless they are given, or the model reads fewer tokens at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +26,12 @@ class ExaminationSettings(Options):
     """train, valid or test."""
     targets: int = between(2000, 2)
     """Number of tokens scored under every condition, sampled at random; if there are fewer, all are scored."""
-    maximum_context: int = between(1000, 1)
-    """The longest context; only tokens with that many before them are targets."""
+    maximum_context: int | None = between(None, 1)
+    """The longest context (else 1000, or what the model's window holds); only tokens with that many before them are targets."""
     reader: UseAppendAction[tuple[str, ...]] = ()
     """The reader: static (the default) or cache; readers that move the weights are not supported."""
-    context: int = between(300, 2)
-    """Number of tokens in the context, in experiments that do not vary it."""
+    context: int | None = between(None, 2)
+    """Number of tokens in the context, in experiments that do not vary it (else 300, or what the model's window holds)."""
     near: int = between(50, 1)
     """Largest distance, in tokens, that counts as near."""
     by: UseAppendAction[tuple[str, ...]] = ()
@@ -47,6 +50,27 @@ class ExaminationSettings(Options):
     """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
     precision: Precision = "float32"
     """Precision of matrix products, of the baseline too."""
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context."""
+        return MAXIMUM_CONTEXT if self.maximum_context is None else self.maximum_context
+
+    @property
+    def context_length(self) -> int:
+        """Number of tokens in the context, in experiments that do not vary it."""
+        return CONTEXT if self.context is None else self.context
+
+    def fitted(self, most: int | None) -> Self:
+        """Return the options with contexts of at most so many tokens (None: any number) where no length is given."""
+        if most is None:
+            return self
+        longest, context = min(MAXIMUM_CONTEXT, most), max(2, min(CONTEXT, most))
+        return replace(
+            self,
+            maximum_context=longest if self.maximum_context is None else self.maximum_context,
+            context=context if self.context is None else self.context,
+        )
 
     def checked(self) -> Self:
         """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
@@ -67,8 +91,8 @@ class ExaminationSettings(Options):
         return {
             "experiment": self.experiment,
             "seed": self.seed,
-            "maximum_context": self.maximum_context,
-            "context": None if whole else self.context,
+            "maximum_context": self.longest_context,
+            "context": None if whole else self.context_length,
             "within_documents": self.within_documents,
             "start_token": self.start_token,
             "batch_size": self.batch_size if whole else 1,
@@ -108,6 +132,7 @@ class ExaminationSettings(Options):
     def flags(self) -> Iterator[str]:
         """Yield the flags of `backstory examine` for these settings: the first four, and others that are not the default."""
         first = {field.name: getattr(self, field.name) for field in fields(ExaminationSettings)[:4]}
+        first["maximum_context"] = self.longest_context
         for name, value in (first | self.further()).items():
             flag = f"--{name.replace('_', '-')}"
             for one in value if isinstance(value, list) else (value,):

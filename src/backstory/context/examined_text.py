@@ -70,6 +70,15 @@ class Folded:
         ends = np.append(self.starts, self.tokens)[positions + 1]
         return int((positions - np.searchsorted(self.starts, ends - 1 - limit)).min())
 
+    def usual_length(self, limit: int) -> int | None:
+        """Return the longest context in words that has at most `limit` pieces before 99 of 100 words; None if any has."""
+        ends = np.append(self.starts, self.tokens)[1:] - 1
+        words = np.flatnonzero(ends > limit)
+        if not len(words):
+            return None
+        lengths = words - np.searchsorted(self.starts, ends[words] - limit)
+        return max(1, int(np.percentile(lengths, 1, method="lower")))
+
 
 @checked()
 def fold(
@@ -136,12 +145,12 @@ class AnnotatedText:
     ) -> "AnnotatedText":
         """Return a split of a corpus, tagged if the experiment or a split of the targets needs it. Raises UserError."""
         vocabulary, part, tagger = dataset.vocabulary, dataset.splits[split], settings.tagger
-        check_length(len(part.ids), settings.maximum_context)  # before anything is read
+        check_length(len(part.ids), settings.longest_context)  # before anything is read
         folded = fold(vocabulary, part, word_score=settings.word_score)
         words = dataset if folded is None else in_words(dataset, split)
         tags = source = None
         if folded is not None:
-            check_length(len(folded.ids), settings.maximum_context)
+            check_length(len(folded.ids), settings.longest_context)
         if EXPERIMENTS[settings.experiment].tagged or any(SPLITS[by].needs == "tags" for by in settings.by):
             tags, source = tags_of(words, split, tagger, data_dir), tagged_by(words, split, tagger, data_dir)
         if folded is None:

@@ -75,7 +75,7 @@ def examine_run(
     if destination is not None and (ranks or SingleProcess()).rank == 0:
         check_place(destination, "examination")
     subject = subject_of_run(setup, reader, options)
-    return _examine(subject, options, destination, progress=progress, ranks=ranks, again=options.again)
+    return _examine(subject, destination, progress=progress, ranks=ranks, again=options.again)
 
 
 @checked()
@@ -159,12 +159,11 @@ def examine_model(
     if options.out is not None:
         check_place(options.out, "examination")
     again = options.again or not subject.identified
-    return _examine(subject, options, options.out, progress=progress, ranks=ranks, again=again)
+    return _examine(subject, options.out, progress=progress, ranks=ranks, again=again)
 
 
 def _examine(
     subject: Subject,
-    settings: ExaminationSettings,
     destination: Path | None,
     *,
     progress: ProgressCallback | None = None,
@@ -176,7 +175,7 @@ def _examine(
     Conditions that an earlier examination finished there are taken over if all that they depend on is the same; `again` takes
     nothing over. Raises UserError.
     """
-    began, ranks = time.perf_counter(), ranks or SingleProcess()
+    began, ranks, settings = time.perf_counter(), ranks or SingleProcess(), subject.settings
     destination = destination if ranks.rank == 0 else None
     store = LossStore(destination, _store_settings(subject, settings), again)
     losses = measure(settings.experiment, subject.examination, progress, by=settings.by, store=store, ranks=ranks)
@@ -215,7 +214,7 @@ def _cut_contexts(subject: Subject, settings: ExaminationSettings, losses: Losse
     words = subject.text.folded
     if words is None:
         return 0
-    reach = settings.maximum_context if EXPERIMENTS[settings.experiment].whole else settings.context
+    reach = settings.longest_context if EXPERIMENTS[settings.experiment].whole else settings.context_length
     return words.longer(*subject.examination.reached(losses.positions, reach), subject.window)
 
 

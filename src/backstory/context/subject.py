@@ -41,6 +41,8 @@ class Subject:
     """All that losses depend on beside the options: weights, text, precision."""
     provenance: ProvenanceRecord
     text: AnnotatedText
+    settings: ExaminationSettings
+    """The options, with contexts that the model's window holds where no length was given."""
     window: int | None = None
     """The most tokens that the model reads; None: no limit."""
     unknown_among: Callable[[np.ndarray], UnknownShare] | None = None
@@ -61,15 +63,17 @@ def subject_of_run(setup: EvalSetup, reader: str, options: ExamineOptions) -> Su
     """
     dataset, split, run = setup.dataset, setup.split, setup.run
     limit = run.model.capabilities.maximum_length
-    _check_window(run.name, limit, options)
+    settings = _fitted(options, limit)
+    _check_window(run.name, limit, settings)
     training = None
     if options.experiment == "replace":
         training = dataset
         if "train" not in dataset.splits:  # a user's own text
             training = run.dataset(options.corpus, options.data_dir, options.field)
-    text = AnnotatedText.of(dataset, split.name, options, options.data_dir)
+    text = AnnotatedText.of(dataset, split.name, settings, options.data_dir)
+    settings = _fitted(options, limit, text)
     scorer = ReaderScorer(setup.reader, _bytes(options.memory))
-    text, examination = _examination(text, setup.reader, scorer, options, training=training, limit=limit)
+    text, examination = _examination(text, setup.reader, scorer, settings, training=training, limit=limit)
     layers = [layer.as_dict() for layer in setup.layers]
     reading = {"split": split.name, "reader": reader, "readers": tuple(layers), "unit": text.unit}
     depends_on = {**reading, **_weights(setup.reader), "text": dataset.fingerprint}
@@ -84,6 +88,7 @@ def subject_of_run(setup: EvalSetup, reader: str, options: ExamineOptions) -> Su
         depends_on=depends_on,
         provenance=setup.provenance(),
         text=text,
+        settings=settings,
         window=limit,
         unknown_among=None if text.folded else partial(unknown_share, dataset.vocabulary, split),
         check_unchanged=run.check_unchanged,
@@ -102,16 +107,18 @@ def subject_in_memory(
     """
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model if isinstance(model, Reader) else None
     limit = None if reader is None else reader.model.capabilities.maximum_length
-    _check_window(name, limit, options)
+    settings = _fitted(options, limit)
+    _check_window(name, limit, settings)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
         raise UserError("the experiment cache needs a reader whose outermost layer is a cache; give such a reader")
-    source = _corpus_text(corpus, options) if isinstance(corpus, Dataset) else _ids_text(token_ids(corpus), options)
+    source = _corpus_text(corpus, settings) if isinstance(corpus, Dataset) else _ids_text(token_ids(corpus), settings)
+    settings = _fitted(options, limit, source.text)
     if reader is not None:
         # The output layer of a foreign model may be larger than its tokenizer.
         exact = isinstance(corpus, Dataset) and isinstance(reader.model, ComposedModel)
         _check_types(reader.model.vocabulary_size, source.types, exact)
     scorer = cast(Scorer, model) if reader is None else ReaderScorer(reader, _bytes(options.memory))
-    text, examination = _examination(source.text, reader, scorer, options, training=source.training, limit=limit)
+    text, examination = _examination(source.text, reader, scorer, settings, training=source.training, limit=limit)
     layers = None if reader is None else _layers(reader)
     reading = {
         "split": source.split,
@@ -130,6 +137,7 @@ def subject_in_memory(
         depends_on={**reading, **weights, "text": description["fingerprint"]},
         provenance=_provenance(reader, description),
         text=text,
+        settings=settings,
         window=limit,
         # The settings of some readers, and of scorers, are unknown.
         identified=layers is not None,
@@ -164,7 +172,7 @@ def _corpus_text(corpus: Dataset, options: ExamineOptions) -> _TextInMemory:
 
 def _ids_text(ids: np.ndarray, options: ExamineOptions) -> _TextInMemory:
     """Return a text of token ids (N,) alone, the first of which is read before it. Raises UserError if it cannot be read."""
-    check_length(len(ids), options.maximum_context)
+    check_length(len(ids), options.longest_context)
     if ids.min() < 0:  # on a GPU an index from the end
         raise UserError(
             f"token ids must be 0 or above, not {ids.min()}; encode the text with the model's own vocabulary"
@@ -236,9 +244,9 @@ def _examination(
         baseline=whole,
         scorer=scorer,
         targets=settings.targets,
-        maximum_context=settings.maximum_context,
+        maximum_context=settings.longest_context,
         seed=settings.seed,
-        context=settings.context,
+        context=settings.context_length,
         near=settings.near,
         tags=text.tags,
         training=training_ids,
@@ -267,14 +275,14 @@ def _whole_reading(
         documents=text.documents if settings.within_documents else None,
         folded=text.folded,
         batch_size=settings.batch_size,
-        before=settings.maximum_context,
+        before=settings.longest_context,
         with_inner=with_inner,
     )
 
 
 def _cached(text: AnnotatedText, window: int, settings: ExaminationSettings) -> np.ndarray:
     """Return how many of the tokens, or words, before each position (N,) a cache of `window` tokens holds there."""
-    positions, before = np.arange(len(text.ids)), settings.maximum_context
+    positions, before = np.arange(len(text.ids)), settings.longest_context
     held = np.minimum(positions, window)
     if text.folded is not None:  # a word is held from its first piece on
         held = positions - np.searchsorted(text.folded.starts, text.folded.starts - window)
@@ -285,10 +293,20 @@ def _cached(text: AnnotatedText, window: int, settings: ExaminationSettings) -> 
     return np.minimum(held, read_in_row)
 
 
+def _fitted(options: ExamineOptions, limit: int | None, text: AnnotatedText | None = None) -> ExamineOptions:
+    """Return the options with contexts that a model of `limit` tokens holds where no length is given: in words of a text."""
+    if limit is None:
+        return options
+    most = max(1, limit - options.start_token)
+    if text is not None and text.folded is not None:
+        most = text.folded.usual_length(most)
+    return options.fitted(most)
+
+
 def _check_window(name: str, limit: int | None, options: ExamineOptions) -> None:
     """Raise UserError if the contexts of an experiment, with the start token before them, are longer than a model reads."""
     whole = EXPERIMENTS[options.experiment].whole
-    flag, context = ("--maximum-context", options.maximum_context) if whole else ("--context", options.context)
+    flag, context = ("--maximum-context", options.longest_context) if whole else ("--context", options.context_length)
     longest = context + options.start_token
     if limit is not None and longest > limit:
         before = ", the start token among them" if options.start_token else ""

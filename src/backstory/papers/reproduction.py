@@ -183,7 +183,7 @@ class Reproduction:
             for examination in run.examinations:
                 split = datasets[run.config.text].splits[examination.split]
                 try:
-                    check_length(len(split.ids), examination.maximum_context)
+                    check_length(len(split.ids), examination.longest_context)
                 except UserError as error:
                     problem = str(error).replace("--maximum-context", "maximum_context")
                     raise UserError(f"system {run.system}, its examination: {problem}") from None
@@ -321,7 +321,7 @@ def _reason_against(
     readings = [reading.place for reading in record.readings]
     examined = [(e.experiment, e.split, e.targets, e.maximum_context, e.options or {}) for e in record.examinations]
     complete = all(reading.reading() in readings for reading in run.readings) and all(
-        (e.experiment, e.split, e.targets, e.maximum_context, e.further()) in examined for e in run.examinations
+        (e.experiment, e.split, e.targets, e.longest_context, e.further()) in examined for e in run.examinations
     )
     return None if complete else LACKING
 

@@ -16,7 +16,7 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
-from backstory.config.examination_options import ExaminationSettings
+from backstory.config.examination_options import CONTEXT, ExaminationSettings
 from backstory.config.recipes import check_results_exist
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
@@ -273,6 +273,7 @@ def _arguments(result: Result, run: str) -> list[str]:
         values = {name: getattr(f, name) for name in (*_EXAMINED, *_CHANGED)}
         values["seed"] = int(f.seed or 0)
         usual |= {field.name: field.default for field in fields(ExaminationSettings) if field.name in _CHANGED}
+        usual["context"] = CONTEXT
     elif isinstance(f, EvaluationFigures):
         values = {
             name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")
