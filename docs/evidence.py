@@ -79,7 +79,10 @@ class _Evidence:
 
     @cached_property
     def suites(self) -> dict[str, Suite]:
-        return {name: suite for name in names() if self.name in (suite := suite_of(name)).papers}
+        """Return the suites about the paper, then those about others with a reading beside one of its values."""
+        suites = {name: suite_of(name) for name in names()}
+        about = {name: suite for name, suite in suites.items() if self.name in suite.papers}
+        return about | {name: suite for name, suite in suites.items() if any(map(self._beside, suite.systems))}
 
     @cached_property
     def plans(self) -> dict[tuple[str, Scale], list[PlannedSystem]]:
@@ -99,6 +102,9 @@ class _Evidence:
         yield from self._finding_rows()
         yield from map(self._item_row, self.paper.items)
 
+    def _is_about(self, suite: str) -> bool:
+        return self.name in self.suites[suite].papers
+
     # --- rows of tables ---
 
     def _table_rows(self) -> Iterator[EvidenceRow]:
@@ -114,9 +120,13 @@ class _Evidence:
             for (suite, scale), plans in self.plans.items():
                 for plan in plans:
                     if readings := {k: r for k, r in self._beside(plan.system).items() if k in values}:
-                        in_suite = True
-                        yield self._table_row(item, values, suite, scale, plan, readings)
-                        yield from self._single_readings(item, values, suite, scale, plan, readings)
+                        row, about = self._table_row(item, values, suite, scale, plan, readings), self._is_about(suite)
+                        # What a suite about another paper has not run is not listed: one about this paper has it, too.
+                        if about or row.ours != MISSING:
+                            in_suite = True
+                            yield row
+                        if about:
+                            yield from self._single_readings(item, values, suite, scale, plan, readings)
             if not in_suite:
                 yield self._unplanned(item, values)
 
@@ -347,7 +357,8 @@ class _Evidence:
             departures.append(f"{seeds} {plural('seed', seeds)} for {models}")
         if scale == "small" and not departures:
             departures.append("small scale")
-        return departures + ([plan.system.protocol] if plan.system.protocol else [])
+        setup = plan.system.at(scale)
+        return departures + [text for text in (plan.system.protocol, setup.protocol if setup else "") if text]
 
     def _protocol(self, suite: str, scale: Scale, plan: PlannedSystem) -> ProtocolRecord | None:
         """Return how a system was trained: as its result records it, else by the suite if the settings of all runs are its.

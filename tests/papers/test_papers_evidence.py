@@ -12,12 +12,14 @@ from judge import judged
 from planned_systems import PAPERS
 from protocols import NOT_RECORDED, PARTLY_RECORDED
 
-from backstory.config.recipes import recipe
+from backstory.config import RunConfig, from_dict, to_dict
+from backstory.config.recipes import merged, recipe
+from backstory.config.strict import from_saved
 from backstory.papers.paper import paper
 from backstory.papers.plan import fingerprints, runs_of
 from backstory.papers.suite import PlannedExamination, load, names
 from backstory.papers.suite_result import _examined, protocol_of
-from backstory.results import result_at
+from backstory.results import ReproductionFigures, TrainingFigures, result_at
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -280,6 +282,41 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
                         seen.add(words)
                         assert words in printed[run.system].protocol, (name, run.system, words)
     assert seen == set(of_settings)
+
+
+def test_rows_of_suites_about_other_papers_are_listed_where_they_were_run(rows: list[EvidenceRow]) -> None:
+    small = [row for row in rows if row.item == "table 1: ptb mos" and row.scale == "small"]
+    own, of_base = small
+    assert own.verdict == "not run: mos, 0.8 core-hours stated"
+    assert of_base.ours == "test 84.76 +- 0.66" and of_base.seeds == "3"
+    assert of_base.protocol.endswith("fine-tuning at rate 20 for 25; 5 softmaxes for 15"), of_base.protocol
+    # At full size the suites of the paper itself have the row; `base`, which has not run it, adds no line.
+    full = [row.verdict for row in rows if row.item == "table 1: ptb mos" and row.scale == "full"]
+    assert full == ["not run: ptb-mos, 7.0 GPU-hours stated"]
+
+
+@pytest.mark.parametrize("name", ["base", "dynamical"])
+def test_recovered_settings_are_those_of_the_recorded_suite_and_its_recipe(name: str) -> None:
+    """A result names recipe and overrides of each system; the recipe is as it was at the commit that trained them."""
+    result = result_at(RESULTS / f"reproduce-{name}.json")
+    figures, recorded = result.figures, (result.provenance.config or {})["systems"]
+    overrides = {system["name"]: system["small"]["overrides"] for system in recorded if system["small"]}
+    assert isinstance(figures, ReproductionFigures)
+    for system in figures.systems:
+        protocol = system.protocol
+        assert protocol is not None and protocol.whole and "commit" in (protocol.recovered or "")
+        settings = merged(to_dict(recipe("ptb-small")), overrides[system.system])
+        assert replace(protocol, recovered=None) == protocol_of(from_dict(RunConfig, settings, name), None)
+    if name == "dynamical":  # bit for bit the run of that recipe whose settings are all recorded
+        first = next(run for run in figures.runs if run.run == "lstm-seed1")
+        stored = result_at(RESULTS / "recipe-ptb-small.json")
+        assert isinstance(stored.figures, TrainingFigures) and stored.provenance.config
+        assert first.valid_perplexity == stored.figures.valid_perplexity
+        recovered = figures.systems[0].protocol
+        assert recovered is not None
+        assert protocol_of(from_saved(RunConfig, stored.provenance.config, name), None) == replace(
+            recovered, recovered=None
+        )
 
 
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:

@@ -65,6 +65,8 @@ class SystemSetup:
     init_from: str | None = None
     """A system whose run of the same seed each run starts from, as in `backstory train --init-from`."""
     examinations: tuple[PlannedExamination, ...] = ()
+    protocol: str = ""
+    """As that of the system, at this scale alone."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from backstory.results.common import Figures
 from backstory.results.suite_run_record import PlaceRecord, ReadingRecord, RunRecord
-from backstory.results.validation import NOT_EMPTY, Amount, Count, Name, Number, Record, Share
+from backstory.results.validation import NOT_EMPTY, Amount, Count, Name, Number, Record, Share, left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,14 @@ class ProtocolRecord(Record):
     """Weight of AR."""
     temporal_l2: Number | None = None
     """Weight of TAR."""
+    recovered: str | None = left_out()
+    """Source of the settings that the result of an older version lacked. Absent if it recorded them."""
 
     @property
     def whole(self) -> bool:
         """True unless an older version recorded it, which left out how the training is regularized and its rate decays."""
-        later = (field.name for field in fields(self) if field.default is None and field.name != "minutes")
+        optional = ("minutes", "recovered")
+        later = (field.name for field in fields(self) if field.default is None and field.name not in optional)
         return all(getattr(self, name) is not None for name in later)
 
 
