@@ -301,10 +301,12 @@ class _Evidence:
         runs: Sequence[RunRecord],
     ) -> EvidenceRow:
         """Return the line of a finding, with the departures of the trainings and those of the examinations of `runs`."""
-        measures, shown = check.findings()[record.finding].measures, {one.measure for one in record.measures}
+        finding, shown = check.findings()[record.finding], {one.measure for one in record.measures}
+        measures = finding.measures if record.protocol is None else finding.fallback
         costs = [cost for one in measures if one.decides or one.key in shown for cost in one.costs]
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
+        departures += [record.protocol] if record.protocol else []
         if self.paper.tagger and any(map(depends_on_tags, costs)):
             departures += other_tags(self.paper.tagger, runs)
         verdict = record.verdict

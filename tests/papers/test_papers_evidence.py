@@ -319,6 +319,12 @@ def test_recovered_settings_are_those_of_the_recorded_suite_and_its_recipe(name:
         )
 
 
+def test_findings_that_a_result_decides_otherwise_than_the_paper_say_so(rows: list[EvidenceRow]) -> None:
+    for words in ("occurred nearby are copied", "came near, another word"):
+        [row] = [row for row in rows if words in row.item and row.scale == "small"]
+        assert "decided by all near words" in row.protocol
+
+
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
     for path in RESULTS.glob("reproduce-*.json"):
         figures = result_at(path).figures

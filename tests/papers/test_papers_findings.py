@@ -187,19 +187,46 @@ def test_every_finding_holds_where_the_figures_are_as_published(
     assert dropped["seeds"] == dropped["planned_seeds"] == [1, 2, 3] and over["above"] == 0.0
 
 
-def test_words_with_a_similar_one_are_shown_apart_and_decide_nothing() -> None:
-    found = losses(published())
+def with_similar(costs: Costs) -> tuple[dict[str, Losses], np.ndarray]:
+    """Losses that tell targets without a similar word from the others, and (N,) True for those of them that came near."""
+    found = losses(costs)
     near = SPLITS["class"].codes == 0
     alone = near & (PLACES % 4 == 0)  # as line ends, of which dropping them makes others likelier
     similar = Groups(np.where(alone, 3, SPLITS["class"].codes).astype(np.int16), (*CLASSES, "alone"))
     found["replace-target"] = replace(found["replace-target"], splits=SPLITS | {"similar": similar})
     dropped = found["drop-target"]
     found["drop-target"] = replace(dropped, nats=dropped.nats - 0.3 * alone)
-    copies = judge_all(records(found))["near-copies"]
+    return found, alone
+
+
+def test_copying_is_decided_by_near_words_with_a_similar_one() -> None:
+    """The authors' code neither drops nor replaces the others."""
+    found, alone = with_similar(published())
+    judged = judge_all(records(found))
+    copies = judged["near-copies"]
     values = {one["measure"]: one["value"] for one in copies["measures"]}
     assert values["drop-target of similar near"] == pytest.approx(0.086, abs=1e-3)
-    assert values["drop-target of class near"] == pytest.approx(0.086 - 0.3 * alone.sum() / near.sum(), abs=1e-3)
-    assert copies["verdict"] == NO  # decided by all near words
+    assert values["drop-target of class near"] == pytest.approx(0.086 - 0.3 * alone.sum() / 400, abs=1e-3)
+    assert [one["measure"] for one in copies["measures"] if one["above"] is not None] == [
+        "drop-target of similar near - drop-distant of similar near"
+    ]
+    assert {judged[name]["verdict"] for name in ("near-copies", "near-replaced")} == {YES}
+    assert "protocol" not in copies and "protocol" not in judged["near-replaced"]
+
+
+def test_results_that_do_not_tell_words_without_a_similar_one_are_decided_by_all_near_words_and_say_so() -> None:
+    found, _ = with_similar(published())
+    found["replace-target"] = replace(found["replace-target"], splits=SPLITS)
+    judged = judge_all(records(found))
+    copies = judged["near-copies"]
+    assert copies["verdict"] == NO and copies["protocol"].startswith("decided by all near words")
+    assert [one["measure"] for one in copies["measures"]] == [
+        "drop-target of class near",
+        "drop-distant of class near",
+        "drop-target of class near - drop-distant of class near",
+    ]
+    assert judged["near-replaced"]["protocol"] == copies["protocol"]
+    assert all("protocol" not in one for name, one in judged.items() if name not in ("near-copies", "near-replaced"))
 
 
 def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:

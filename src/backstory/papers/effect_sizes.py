@@ -87,11 +87,12 @@ def _record(interval: Interval) -> MeasuredRecord:
 
 
 def _measures(finding: Finding, losses: Mapping[str, Losses]) -> list[Measure]:
-    """Return a finding's measures; for one on the effective context also the cost of each context that was tried."""
+    """Return a finding's measures and its fallback; for one on the effective context also the cost of each context tried."""
+    measures = [*finding.measures, *finding.fallback]
     if not finding.on_context:
-        return [*finding.measures]
+        return measures
     tried = losses[TRUNCATE].conditions if TRUNCATE in losses else []
-    return [*finding.measures, CONTEXT, *(context_cost(c["context"]) for c in tried)]
+    return [*measures, CONTEXT, *(context_cost(c["context"]) for c in tried)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,9 +49,13 @@ def check_findings(
 
 
 def examines(run: SuiteRun, finding: Finding) -> bool:
-    """Return True if a run makes all the examinations that a finding needs, on the same targets."""
+    """Return True if a run makes all the examinations that a finding or its fallback needs, on the same targets."""
+    return any(_examines(run, finding, of) for of in (finding.measures, finding.fallback) if of or finding.on_context)
+
+
+def _examines(run: SuiteRun, finding: Finding, measures: Sequence[Measure]) -> bool:
     planned = {e.experiment: e for e in run.examinations if is_published(e)}
-    costs = [cost for measure in finding.measures for cost in measure.costs]
+    costs = [cost for measure in measures for cost in measure.costs]
     needed = {cost.experiment for cost in costs} | ({TRUNCATE} if finding.on_context else set())
     if not needed <= planned.keys():
         return False
@@ -82,12 +86,13 @@ def check_finding(
     effects = [_effect_sizes(run) for run in examined]
     about = _median_context([_effect_sizes(run) for run in baseline_runs if run.effect_sizes]) or finding.about
     limits = [] if about is None else _context_limits(about, effects)
-    needed = [*finding.measures, *([CONTEXT, *limits] if finding.on_context else [])]
+    falls_back = not _decides(finding.measures, effects) and _decides(finding.fallback, effects)
+    tested = finding.fallback if falls_back else finding.measures
+    needed = [*tested, *([CONTEXT, *limits] if finding.on_context else [])]
     measured = [measure for measure in needed if effects and all(measure.key in sizes for sizes in effects)]
     measures = tuple(_over_seeds(measure, [sizes[measure.key] for sizes in effects]) for measure in measured)
     # Numbers that are shown and decide nothing may be missing.
-    complete = bool(effects) and all(measure in measured for measure in needed if measure.decides)
-    complete = complete and bool(limits) == finding.on_context
+    complete = _decides(needed, effects) and bool(limits) == finding.on_context
     source = paper(check.paper)
     return FindingRecord(
         paper=check.paper,
@@ -103,7 +108,14 @@ def check_finding(
         about=about,
         measures=measures,
         verdict=_verdict(measures, complete, runs, baseline_runs),
+        protocol=finding.fallback_protocol if falls_back else None,
     )
+
+
+def _decides(measures: Sequence[Measure], effects: Sequence[EffectSizes]) -> bool:
+    """Return True if all runs have the measures that decide."""
+    deciding = [measure.key for measure in measures if measure.decides]
+    return bool(effects and deciding) and all(key in sizes for sizes in effects for key in deciding)
 
 
 def _verdict(

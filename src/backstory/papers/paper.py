@@ -86,6 +86,10 @@ class FindingEntry:
     """The values that it rests on, with printed ones as {CORPUS-NAME}."""
     where: str
     measures: tuple[MeasureEntry, ...] = ()
+    fallback: tuple[MeasureEntry, ...] = ()
+    """Measures that take the place of `measures` for a result that lacks one that decides."""
+    fallback_protocol: str = ""
+    """Departure of the fallback from the paper's protocol."""
     measures_of: str = ""
     """Another finding, whose measures it has."""
     about: str = ""
@@ -238,6 +242,10 @@ class Finding:
     """Section and figure."""
     measures: tuple[Measure, ...] = ()
     """It holds if each measure is within its bounds."""
+    fallback: tuple[Measure, ...] = ()
+    """Measures that take their place for a result that lacks one that decides."""
+    fallback_protocol: str = ""
+    """Departure of the fallback from the paper's protocol."""
     about: float | None = None
     """Tokens: it holds if the effective context is between half and twice of this."""
     paired: bool = False
@@ -286,8 +294,7 @@ def paper(name: str) -> Paper:
     for table in file.tables:
         values |= _values(table, file, f"paper {name}")
     entries = {key: from_dict(FindingEntry, entry, f"paper {name}: {key}") for key, entry in file.findings.items()}
-    findings = {key: _finding(entry, entries.get(entry.measures_of, entry).measures, values)
-                for key, entry in entries.items()}  # fmt: skip
+    findings = {key: _finding(entry, entries.get(entry.measures_of, entry), values) for key, entry in entries.items()}
     corpora = tuple(dict.fromkeys(table.corpus for table in file.tables))
     return Paper(file.title, file.cited, file.model, file.runs, file.tagger, values, findings, corpora, file.items)
 
@@ -350,12 +357,27 @@ def _values(table: PublishedTable, file: PaperFile, source: str) -> dict[str, Pu
     return values
 
 
-def _finding(entry: FindingEntry, measured: Iterable[MeasureEntry], values: Mapping[str, PublishedValue]) -> Finding:
+def _finding(entry: FindingEntry, measured: FindingEntry, values: Mapping[str, PublishedValue]) -> Finding:
+    """Return a finding with the measures of `measured`."""
     names = tuple(name for _, name, _, _ in string.Formatter().parse(entry.published) if name)
     published = entry.published.format(**{name: f"{values[name].value:g}" for name in names})
-    measures = tuple(
-        Measure(m.name, tuple(map(Cost.parse, m.plus)), tuple(map(Cost.parse, m.minus)), m.above, m.below)
-        for m in measured
-    )
     about = values[entry.about].value if entry.about else None
-    return Finding(entry.sentence, published, entry.where, measures, about, entry.paired, names, entry.corpus)
+    return Finding(
+        entry.sentence,
+        published,
+        entry.where,
+        _measures(measured.measures),
+        _measures(measured.fallback),
+        measured.fallback_protocol,
+        about,
+        entry.paired,
+        names,
+        entry.corpus,
+    )
+
+
+def _measures(entries: Iterable[MeasureEntry]) -> tuple[Measure, ...]:
+    return tuple(
+        Measure(m.name, tuple(map(Cost.parse, m.plus)), tuple(map(Cost.parse, m.minus)), m.above, m.below)
+        for m in entries
+    )

@@ -200,6 +200,8 @@ class FindingRecord(Record):
     """The numbers that it is judged by."""
     verdict: str
     """`yes`, `no`, `not decided`, `not run`, `runs are missing: no claim` or `not measured`."""
+    protocol: str | None = left_out()
+    """How what decides departs from the paper's protocol. Absent if it does not."""
 
     def present(self) -> Self:
         """Return it as not measured where an older result judged it by classes that a cache's window does not bound."""

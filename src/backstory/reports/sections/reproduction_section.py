@@ -273,8 +273,9 @@ def findings_table(figures: ReproductionFigures) -> Table:
     for f in figures.findings:
         systems = [f.system] if f.baseline is None else [f.system, f.baseline]
         measured = "; ".join(map(_measure, f.measures)) or MISSING
+        verdict = f.verdict if f.protocol is None else f"{f.verdict} ({f.protocol})"
         rows.append((f.sentence, " beside ".join(systems), f"{f.published} ({f.source})", measured, _seeds(f),
-                     f.verdict, _tested(figures, dict.fromkeys(systems))))  # fmt: skip
+                     verdict, _tested(figures, dict.fromkeys(systems))))  # fmt: skip
     heads = columns("Finding", "System", "Published", "Ours", "Seeds#", "Does it hold here?", "Tested on")
     return without_empty_columns(Table(heads, tuple(rows)))
 
