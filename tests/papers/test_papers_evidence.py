@@ -261,7 +261,6 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
         "one for all steps": lambda c: c.training.optimizer == "nadam" and c.model.embedding.dropout == 0,
         "begin as in Keras": lambda c: c.training.optimizer == "nadam" and c.model.core.kind in ("lstm", "mogrifier"),
         "eq. 8 applies one matrix": lambda c: c.model.buffer.kind == "span-buffer" and c.model.head.kind == "mixture",
-        "settings of Penn Treebank": lambda c: c.text.corpus == "wikitext-2" and c.model.head.adversarial > 0,
         "paper counts 206 symbols": lambda c: c.text.corpus == "enwik8",
         "masks": lambda c: c.model.core.kind == "mdm",
         "rotary positions": lambda c: c.model.core.kind == "transformer" and c.model.core.positions == "rotary",
@@ -323,6 +322,20 @@ def test_findings_that_a_result_decides_otherwise_than_the_paper_say_so(rows: li
     for words in ("occurred nearby are copied", "came near, another word"):
         [row] = [row for row in rows if words in row.item and row.scale == "small"]
         assert "decided by all near words" in row.protocol
+
+
+def test_adversarial_training_has_the_settings_of_its_authors_code_on_both_corpora() -> None:
+    """Wang, Gong and Liu (2019): the same commands for Penn Treebank and WikiText-2, so that neither departs."""
+    systems = {system.name: system for system in load("span-buffer").systems}
+    runs = [run for run in runs_of(load("span-buffer"), "full", "span-buffer") if run.config.model.head.adversarial]
+    assert {run.config.text.corpus for run in runs} == {"ptb", "wikitext-2"}
+    for run in runs:
+        head, embedding = run.config.model.head, run.config.model.embedding
+        assert (head.adversarial, head.finetune_adversarial) == (0.005, 0.028)
+        assert (embedding.noise, embedding.finetune_noise) == (0.15, 0.0)
+        assert "adversarial" not in systems[run.system].protocol
+    small = [run for run in runs_of(load("wikitext-2"), "small", "wikitext-2") if run.config.model.head.adversarial]
+    assert {(run.config.model.head.adversarial, run.config.model.embedding.noise) for run in small} == {(0.005, 0.15)}
 
 
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
