@@ -255,6 +255,16 @@ def test_an_item_about_several_systems_costs_all_of_them(rows: list[EvidenceRow]
     assert samples.verdict == f"not run: 4 systems of localized-ntm, {hours:,.1f} GPU-hours stated"
 
 
+def test_a_statement_about_two_readers_costs_a_run_that_reads_with_both(rows: list[EvidenceRow]) -> None:
+    [row] = [row for row in rows if row.item.startswith("related work: A neural cache")]
+    runs = runs_of(load("span-buffer"), "full", "span-buffer")
+    both = [run for run in runs if {"cache", "dynamic"} <= {reading.reader for reading in run.readings}]
+    hours = sum(run.minutes for run in both) / 60
+    assert row.verdict == (
+        f"under other conditions; not run: {' and '.join(run.system for run in both)}, {hours:.1f} GPU-hours stated"
+    )
+
+
 def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
     of_settings = {
         "lower case": lambda c: c.text.lowercase,
@@ -281,6 +291,20 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
                         seen.add(words)
                         assert words in printed[run.system].protocol, (name, run.system, words)
     assert seen == set(of_settings)
+
+
+def test_adversarial_training_has_the_settings_of_its_authors_code_on_both_corpora() -> None:
+    """Wang, Gong and Liu (2019): the same commands for Penn Treebank and WikiText-2, so that neither departs."""
+    systems = {system.name: system for system in load("span-buffer").systems}
+    runs = [run for run in runs_of(load("span-buffer"), "full", "span-buffer") if run.config.model.head.adversarial]
+    assert {run.config.text.corpus for run in runs} == {"ptb", "wikitext-2"}
+    for run in runs:
+        head, embedding = run.config.model.head, run.config.model.embedding
+        assert (head.adversarial, head.finetune_adversarial) == (0.005, 0.028)
+        assert (embedding.noise, embedding.finetune_noise) == (0.15, 0.0)
+        assert "adversarial" not in systems[run.system].protocol
+    small = [run for run in runs_of(load("wikitext-2"), "small", "wikitext-2") if run.config.model.head.adversarial]
+    assert {(run.config.model.head.adversarial, run.config.model.embedding.noise) for run in small} == {(0.005, 0.15)}
 
 
 def test_rows_of_suites_about_other_papers_are_listed_where_they_were_run(rows: list[EvidenceRow]) -> None:
@@ -322,20 +346,6 @@ def test_findings_that_a_result_decides_otherwise_than_the_paper_say_so(rows: li
     for words in ("occurred nearby are copied", "came near, another word"):
         [row] = [row for row in rows if words in row.item and row.scale == "small"]
         assert "decided by all near words" in row.protocol
-
-
-def test_adversarial_training_has_the_settings_of_its_authors_code_on_both_corpora() -> None:
-    """Wang, Gong and Liu (2019): the same commands for Penn Treebank and WikiText-2, so that neither departs."""
-    systems = {system.name: system for system in load("span-buffer").systems}
-    runs = [run for run in runs_of(load("span-buffer"), "full", "span-buffer") if run.config.model.head.adversarial]
-    assert {run.config.text.corpus for run in runs} == {"ptb", "wikitext-2"}
-    for run in runs:
-        head, embedding = run.config.model.head, run.config.model.embedding
-        assert (head.adversarial, head.finetune_adversarial) == (0.005, 0.028)
-        assert (embedding.noise, embedding.finetune_noise) == (0.15, 0.0)
-        assert "adversarial" not in systems[run.system].protocol
-    small = [run for run in runs_of(load("wikitext-2"), "small", "wikitext-2") if run.config.model.head.adversarial]
-    assert {(run.config.model.head.adversarial, run.config.model.embedding.noise) for run in small} == {(0.005, 0.15)}
 
 
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
