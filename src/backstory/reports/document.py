@@ -53,12 +53,12 @@ class Tabular:
     about: str
     look: str = ""
     same: str = ""
-    """A sentence on the columns that were left out, as all rows have the same there; it ends a numbered caption."""
+    """Sentence on the columns left out because all rows agree in them; it ends a numbered caption."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with its caption, and the commands that measured what it shows."""
+    """A figure with its caption, and the commands that measured its numbers."""
 
     plot: Plot
     commands: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Details:
-    """Pieces that are folded up until somebody opens them."""
+    """Pieces that stay collapsed until the reader opens them."""
 
     heading: str
     inside: "tuple[Piece, ...]"
@@ -74,14 +74,14 @@ class Details:
 
 @dataclass(frozen=True)
 class Facts:
-    """Terms with their texts."""
+    """Terms with their descriptions."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Words:
-    """A passage, word by word; `name` differs between the passages of a document."""
+    """A passage, word by word; `name` is unique in the document."""
 
     passage: Passage
     name: str
@@ -111,7 +111,7 @@ class Document:
     footer: str = ""
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield all pieces, those that are folded up too."""
+        """Yield all pieces, including collapsed ones."""
 
         def flat(pieces: Iterable[Piece]) -> Iterator[Piece]:
             for piece in pieces:
@@ -127,7 +127,7 @@ class Document:
 
 
 def compact(table: Table, about: str) -> tuple[Tabular, Note]:
-    """Return a table that states each unit once, and a sentence on what is the same in every row."""
+    """Return a table that states each unit once, and a sentence on its constant columns."""
     smaller, same = compact_table(table)
     return Tabular(smaller, about, same=same), Note(same)
 
@@ -138,12 +138,12 @@ def figure(plot: Plot | None, commands: Iterable[str | None] = ()) -> Figure | N
 
 
 def details(heading: str, *inside: Piece | None) -> Details:
-    """Return pieces that are folded up under a heading."""
+    """Return pieces that are collapsed under a heading."""
     return Details(heading, present(inside))
 
 
 def present(pieces: Iterable[Piece | None]) -> tuple[Piece, ...]:
-    """Return the pieces that hold something: no None, no empty text, no table without rows."""
+    """Drop None, empty text and tables without rows."""
     return tuple(piece for piece in pieces if piece is not None and not _empty(piece))
 
 
@@ -164,13 +164,13 @@ Pieces = Callable[[Sequence[RunResults], Published | None], Iterable[Piece | Non
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report. A section joins the page by a line in `sections.SECTIONS`."""
+    """One part of a report. To add one, list it in `sections.SECTIONS`."""
 
     heading: str
     requires: Callable[[Figures], bool]
-    """True for figures that it shows. Without any, the report omits the section."""
+    """Test whether it shows these figures. The report omits a section that shows none."""
     pieces: Pieces
-    """Its pieces for these runs, and for what was published of the same; it is left out where all are empty."""
+    """Build its pieces from the runs and the published values. The report omits a section without pieces."""
     terminal: Callable[[Result[Any], Console], None] | None = None
     """Print one result in a terminal."""
 
@@ -180,16 +180,16 @@ class Section:
 
 
 def of_kind(*kinds: type[Figures]) -> Callable[[Figures], bool]:
-    """Return the requirement of figures of these kinds."""
+    """Return a test for figures of these kinds."""
     return lambda figures: isinstance(figures, kinds)
 
 
 def print_text(console: Console, text: str, style: str = "") -> None:
-    """Print text as it is, however wide the terminal is."""
+    """Print text without wrapping it to the terminal."""
     console.print(printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print lines as they are, however wide the terminal is."""
+    """Print lines without wrapping them to the terminal."""
     for line in lines:
         print_text(console, line)

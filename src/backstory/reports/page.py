@@ -1,4 +1,4 @@
-"""A report on one or several runs, made from their files alone: an HTML page, Markdown, LaTeX or CSV."""
+"""Write a report on one or several runs from their files alone, as an HTML page, Markdown, LaTeX or CSV."""
 
 import os
 import re
@@ -73,13 +73,13 @@ FORMATS: dict[str, Write] = {
     ".tex": lambda document, runs, figures: latex(document, figures),
     ".csv": lambda document, runs, figures: tidy_csv(runs),
 }
-"""Writers of a document and its runs, by the ending of the file; also given the paths of saved figures by their names."""
+"""Writers of a report by the ending of the file. Each takes the document, its runs and the paths of saved figures."""
 _MARKS = {".md": MARKDOWN_MARK, ".tex": LATEX_MARK, ".csv": ",".join(COLUMNS)}
-"""How a file of ours begins, or what it holds near its beginning."""
+"""Text near the beginning of a file by which it is recognised as a report."""
 
 
 def _save_figures(document: Document, folder: Path, beside: Path, overwrite: bool) -> dict[str, str]:
-    """Save every figure under a name made of its title; return the paths without endings, by the names of the plots."""
+    """Save every figure under a name made from its title. Return the paths without endings, by plot name."""
     stems: dict[str, str] = {}
     for plot in document.figures():
         stem = slug(plot.title) or "figure"
@@ -99,12 +99,12 @@ def _save_figures(document: Document, folder: Path, beside: Path, overwrite: boo
 
 
 def _readable(runs: Sequence[RunResults], published: Published | None) -> tuple[Document, Sequence[RunResults]]:
-    """Return the document and its runs: results that pass all checks and yet cannot be shown are `unread`."""
+    """Return the document and its runs. Results that pass all checks but fail to render become `unread`."""
     try:
         return _document(runs, published), runs
     except svg.NoPlots:
         raise
-    except Exception:  # a fault of ours, for which nobody should go without the other results
+    except Exception:  # a bug of ours should not hide the other results
         runs = [_without_unshowable(run, published) for run in runs]
         return _document(runs, published), runs
 
@@ -121,7 +121,7 @@ def _without_unshowable(run: RunResults, published: Published | None) -> RunResu
 
 
 def _document(runs: Sequence[RunResults], published: Published | None) -> Document:
-    """Return the report: what is not shown or stale, every section that the runs have figures for, and their settings."""
+    """Build the report: unread and stale results, each section that the runs have figures for, and the settings."""
     separate = _stale_apart(runs)
     shown = [section for section in SECTIONS if any(map(section.shows, separate))]
     sections = [
@@ -173,9 +173,9 @@ def _alone(result: Result, title: str, lede: str, inside: Iterable[Piece | None]
 
 @checked()
 def check_page(out: Path, overwrite: bool = False) -> None:
-    """Raise UserError where a page cannot be written: better before long work than after it.
+    """Raise UserError if a page cannot be written; called before long work.
 
-    A file that is there is replaced if it is a page of ours, or with `overwrite`.
+    An existing file is replaced only if it is a report, or with `overwrite`.
     """
     writable = out.parent.is_dir() and os.access(out.parent, os.W_OK | os.X_OK)
     if not writable or (out.exists() and not out.is_file()):
@@ -214,7 +214,7 @@ def write_page(out: Path, page: str) -> None:
 
 
 def _read_all(folders: Sequence[Path]) -> list[RunResults]:
-    """Return the runs of the page: every folder once, under names that differ. Raises UserError."""
+    """Read the runs of the page, each folder once, under unique names. Raises UserError."""
     if not folders:
         raise UserError("no run to report on; name at least one run folder")
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
@@ -222,7 +222,7 @@ def _read_all(folders: Sequence[Path]) -> list[RunResults]:
 
 
 def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
-    """Return the runs, with examinations in folders of their own put together where they are of the same weights."""
+    """Merge runs that consist of examinations alone and share their weights."""
     merged: list[RunResults] = []
     for run in runs:
         weights = _weights(run)
@@ -237,7 +237,7 @@ def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
 
 
 def _weights(run: RunResults) -> object:
-    """Return the weights that all results of a folder of examinations are of, and their names; None where one is unknown."""
+    """Return the name and weights that all results share if they are examinations; None if they differ or are unset."""
     if any(result.kind != ExaminationFigures.kind for result in run.results):
         return None
     known = [(result.name, result.provenance.weights) for result in run.results]
@@ -246,7 +246,7 @@ def _weights(run: RunResults) -> object:
 
 
 def _own_names(runs: Sequence[RunResults]) -> Iterator[RunResults]:
-    """Yield the runs under names that differ: a name that came before gets a number."""
+    """Yield the runs under unique names: a repeated name gets a number."""
     taken: set[str] = set()
     for run in runs:
         name, number = run.name, 2
@@ -257,7 +257,7 @@ def _own_names(runs: Sequence[RunResults]) -> Iterator[RunResults]:
 
 
 def _stale_apart(runs: Sequence[RunResults]) -> list[RunResults]:
-    """Return the runs without their stale results, each followed by these under a name that says why they are stale."""
+    """Split off stale results: after each run come its stale results, under a name that gives the reason."""
     separate = []
     for run in runs:
         separate.append(run.current())

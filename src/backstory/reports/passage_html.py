@@ -1,4 +1,4 @@
-"""The text view as HTML: shaded words that can be pointed at, tapped and reached by keyboard; without JavaScript, shaded."""
+"""The text view as HTML: shaded words that show their figures on hover, tap or focus (with JavaScript)."""
 
 import base64
 import hashlib
@@ -21,11 +21,11 @@ SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).diges
 _WORD = Markup('{}<span class="{}"{} title="{}">{}</span>')
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
 MOST_LOOKED_AT = 5
-"""The most earlier words, or spans of words with one weight, that the panel names."""
+"""Maximum number of earlier words, or spans of one weight, that the panel names."""
 
 
 def figure(passage: Passage, name: str) -> Markup:
-    """Return the passage as a <figure>; `name` begins its ids and must differ between the passages of a page."""
+    """Return the passage as a <figure>. `name` prefixes its ids and must be unique on the page."""
     legends = [
         (layer, *ends_of(layer), [theme.css_class(layer, step) for step in theme.steps(layer)])
         for layer in passage.shades
@@ -44,7 +44,7 @@ def ends_of(layer: Numbers | Weights) -> tuple[str, str]:
 
 
 def _words(passage: Passage) -> Markup:
-    """Return the words in one line of HTML: white space between them is the text's own."""
+    """Return the words as one line of HTML, with the text's own white space between them."""
     first = passage.shades[0] if passage.shades else None
     values: Sequence[float | None] = [None] * len(passage.words)
     if isinstance(first, Numbers):
@@ -62,7 +62,7 @@ def _words(passage: Passage) -> Markup:
 
 
 def _data(passage: Passage) -> str:
-    """Return the data of the script, every number written and on its scale, as JSON that cannot end its element."""
+    """Return the script's data: each number as text and on its scale, as JSON that cannot close its element."""
     lists = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
     words = [
@@ -91,13 +91,13 @@ def _shade(layer: Numbers | Weights) -> dict[str, Any]:
 
 
 def _candidate(token: str, p: float, word: str) -> list[Any]:
-    """Return the token, width of its bar in percent, probability as people read it, and whether it is the word that came."""
+    """Return the token, its bar's width in percent, its formatted probability, and whether it is the actual word."""
     percent = 100 * p
     return [token, round(percent, 1), f"{percent:.1f}%" if percent >= 0.1 else "<0.1%", token.strip() == word]
 
 
 def _looked_at(layer: Weights, index: int, passage: Passage) -> list[list[Any]]:
-    """Return the earlier words of most weight, as candidates are written; neighbours of the same weight (a span) are one."""
+    """Return the earlier words with the largest weights, formatted as candidates; a span of one weight counts once."""
     links = sorted(layer.links[index])
     begins = [i for i, (a, b) in enumerate(pairwise(links), 1) if b[0] != a[0] + 1 or b[1] != a[1]]
     runs = [links[i:j] for i, j in pairwise([0, *begins, len(links)])]

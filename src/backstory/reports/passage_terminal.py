@@ -1,4 +1,4 @@
-"""The text view in a terminal: words on shades, wrapped at its width; plain columns where there are no colours."""
+"""The text view in a terminal: shaded words wrapped to its width, or plain columns without colours."""
 
 import os
 import textwrap
@@ -17,9 +17,9 @@ from backstory.reports.passage_html import ends_of
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
-"""Words listed below the text: those of the strongest colour."""
+"""Number of words listed below the text, the most strongly coloured first."""
 PALE = 300
-"""Sum of red, green and blue from which a colour takes black letters."""
+"""Sum of red, green and blue above which text on a colour is black."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Look:
 
     dark: bool
     many: bool
-    """Millions of colours, not 256."""
+    """True for 24-bit colour, False for 256 colours."""
 
 
 def show(passage: Passage, console: Console) -> None:
-    """Print the passage, its words coloured by its first layer that can.
+    """Print the passage, its words coloured by the first layer that can colour them.
 
     Without colours (no terminal, NO_COLOR, TERM=dumb): a line per word with all its figures.
     """
@@ -46,8 +46,8 @@ def show(passage: Passage, console: Console) -> None:
 def columns(passage: Passage, of: Sequence[Numbers] | None = None, width: int | None = None) -> Iterator[str]:
     """Yield the passage in plain columns, a line per word: number, word, figures (all, or only some), candidates.
 
-    Of a chosen word, its weights on the others are figures of these. Where lines are longer than `width`, heads are broken
-    into several lines, and candidates follow below their word, a line per part, the likeliest that fit.
+    The weights of a chosen word appear as figures of the others. If lines exceed `width`, headings are broken into
+    several lines, and candidates move below their word, a line per part with the likeliest that fit.
     """
     numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
@@ -87,14 +87,14 @@ def _aligned(
     sizes: Sequence[int],
     lasts: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[str]:
-    """Yield a line for each row: its start, its cells aligned to the right in columns of these sizes, and what comes last."""
+    """Yield a line for each row: its start, its right-aligned cells in columns of these sizes, and its end."""
     for i, (start, row) in enumerate(zip(starts, rows, strict=True)):
         cells = [f"{value:>{size}}" for value, size in zip(row, sizes, strict=True)]
         yield "  ".join([start, *cells, *(lasts[i] if lasts else ())]).rstrip()
 
 
 def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
-    """Yield a line for each part that expected something at a word, with as many tokens as fit."""
+    """Yield a line for each part with candidates at a word, with as many tokens as fit."""
     expected = layer.lists[index]
     longest = max(map(len, expected), default=0)
     for part, tokens in expected.items():
@@ -109,7 +109,7 @@ def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
 
 
 def _figures(passage: Passage) -> list[Numbers]:
-    """Return the layers with a number per word; before them the weights of the chosen word on the others."""
+    """Return the layers with a number per word, after the weights of the chosen word on the others."""
     index = passage.chosen
     if index is None:
         return list(passage.numbers)
@@ -163,7 +163,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
 
 
 def _described(passage: Passage, index: int) -> Iterator[str]:
-    """Yield all that is known of a word: its figures, and a line for each part that expected something."""
+    """Yield all that is known about a word: its figures, and a line for each part with candidates."""
     yield ""
     yield f"'{cell(passage.words[index].text)}': {passage.described(index)}"
     for layer in passage.layers:
@@ -174,7 +174,7 @@ def _described(passage: Passage, index: int) -> Iterator[str]:
 
 
 def _values(layer: Numbers | Weights, index: int | None) -> tuple[int | None, tuple[float | None, ...]]:
-    """Return the value of every word; of weights those of the chosen word, which comes first, else of the strongest."""
+    """Return the chosen word (default: the one with the largest weight) and the value of each word."""
     if isinstance(layer, Numbers):
         return None, layer.values
     if index is None:

@@ -26,15 +26,15 @@ from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
 
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
-"""The states of a trial, in the order in which they are counted."""
+"""States of a trial, in the order of the summary."""
 _STATE_WORDS = {"again": "killed or stopped and tried again"}
 MOST_SHADED = 2
-"""The most curves whose intervals of the effective context are shaded: more shades would be mud."""
+"""Maximum number of curves whose effective contexts have shaded intervals; more shades would blur."""
 MOST_DESCRIBED = 3
-"""The most runs that a caption describes one by one."""
+"""Maximum number of runs that a caption describes one by one."""
 _SPLITS = ("test", "valid", "validation")
 Examined = tuple[str, Result[TruncationFigures]]
-"""A truncation experiment under a name."""
+"""A name and its truncation experiment."""
 
 
 def audit_word(audit: AuditRecord | None) -> str:
@@ -45,7 +45,7 @@ def audit_word(audit: AuditRecord | None) -> str:
 
 
 def audit_failures(figures: EvaluationFigures) -> tuple[str, ...]:
-    """Return why an audit failed: its checks that did not hold and its own messages; empty where it passed."""
+    """Return why an audit failed: its failed checks and messages. Empty if it passed."""
     audit = figures.audit
     if audit is None or audit.passed:
         return ()
@@ -79,7 +79,7 @@ def counted_in(examinations: Sequence[ExaminationFigures]) -> str:
 
 
 def stale_results(runs: Sequence[RunResults]) -> list[str]:
-    """Return a line for each result of other weights than the run has now, with the command that measures it again."""
+    """Return a line for each stale result, with the command that renews it."""
     return [
         f"{run.name}, {result.figures.label} is {result.stale}; renew it with `{result.renew}`"
         for run in runs
@@ -89,8 +89,8 @@ def stale_results(runs: Sequence[RunResults]) -> list[str]:
 
 
 def best_evaluation(run: RunResults) -> Result[EvaluationFigures] | None:
-    """Return the evaluation a run is known by: audited before not, its own lengths before others, test before other splits,
-    then the lowest perplexity."""
+    """Return the headline evaluation of a run: audited first, then with default lengths and options, then by split with
+    test first, then the lowest perplexity."""
 
     def rank(result: Result[EvaluationFigures]) -> tuple[bool, bool, int, float]:
         f = result.figures
@@ -101,7 +101,7 @@ def best_evaluation(run: RunResults) -> Result[EvaluationFigures] | None:
 
 
 def summary(run: RunResults) -> str:
-    """Return one sentence about a run: its score, over how many tokens, whether audited, and how much context it uses."""
+    """Return one sentence about a run: score, number of tokens, audit, and effective context."""
     if reproductions := run.of(ReproductionFigures):
         return reproduced(reproductions[0])
     if searches := run.of(SearchFigures):
@@ -109,7 +109,7 @@ def summary(run: RunResults) -> str:
     main, truncations = _reads(run), run.of(TruncationFigures)
     if not truncations:
         return f"{main}." if main else _refereed(run) or f"{run.name} has the results below."
-    # The context that the sentence's own reader uses, where that was examined.
+    # Prefer the context measured with the reader of the sentence.
     best = best_evaluation(run)
     alike = [r for r in truncations if r.figures.read_by == (best.figures.reader if best else "static")]
     f = (alike or list(truncations))[-1].figures
@@ -124,7 +124,7 @@ def summary(run: RunResults) -> str:
 
 
 def _reads(run: RunResults) -> str:
-    """Return the summary's first half: the headline evaluation, or else the best of training."""
+    """Return the summary's first half: the headline evaluation, else the best validation of training."""
     if result := best_evaluation(run):
         f = result.figures
         reader = ("" if f.reader == "static" else f" with the {f.reader} reader") + special_settings(f)
@@ -153,14 +153,14 @@ def _refereed(run: RunResults) -> str:
 
 
 def _unknown(unknown: Any, tokens: int) -> str:
-    """Return what follows a number of tokens: `, 5.8% of them written as <unk>`; empty where none is."""
+    """Return the clause after a token count: `, 5.8% of them written as <unk>`. Empty if there are none."""
     phrase = unknown.unknown_among(tokens).phrase()
     return phrase and f", {phrase}"
 
 
 def special_settings(figures: EvaluationFigures) -> str:
-    """Return how an external memory was addressed, the lengths of a task, where they were chosen, whether lines are scored
-    each by itself, and other options."""
+    """Return the options that are not the default: addressing of an external memory, scoring line by line, lengths of a
+    task, and others."""
     words = "" if figures.addressing is None else f", addressing {figures.addressing}"
     words += ", line by line" if figures.lines else ""
     words += f", lengths {', '.join(map(count, figures.lengths))}" if figures.lengths else ""
@@ -186,7 +186,7 @@ def reproduced(result: Result[ReproductionFigures]) -> str:
     parts = [f"{result.name}: {count(f.finished)} of {count(f.planned)} {plural('run', f.planned)} finished"]
     if f.failed:
         parts.append(f"{count(f.failed)} failed")
-    # A claim whose comparison is confounded has an interval, and is not judged.
+    # A confounded claim has an interval, but no verdict.
     claims = [claim.verdict for claim in f.claims if claim.low is not None and not claim.confounded]
     findings = [finding.verdict for finding in f.findings if finding.verdict in ("yes", "no", "not decided")]
     for verdicts, noun, more in (
@@ -201,7 +201,7 @@ def reproduced(result: Result[ReproductionFigures]) -> str:
 
 
 def text_and_unit(result: Result[Any]) -> tuple[str, ...]:
-    """Return text, vocabulary and unit of a result: perplexities may stand side by side only where these agree."""
+    """Return text, vocabulary and unit of a result. Perplexities compare only if these agree."""
     corpus = result.corpus
     return (formats.plain(corpus.fingerprint), formats.plain(corpus.types), result.figures.unit)
 
@@ -238,7 +238,7 @@ def scored_in_bits(runs: Sequence[RunResults]) -> bool:
 
 
 def spread_words(results: Sequence[Result[Any]]) -> str:
-    """Return a sentence that explains the bands and bars of these examinations."""
+    """Return a sentence on the meaning of the bands and bars."""
     several = {len(r.figures.models) for r in results if len(r.figures.models) > 1}
     interval = any(len(r.figures.models) < 2 for r in results)
     parts = [f"a standard deviation either way over {n} models" for n in sorted(several)]
@@ -246,7 +246,7 @@ def spread_words(results: Sequence[Result[Any]]) -> str:
 
 
 def context_caption(examinations: Sequence[Examined], published: Published | None = None) -> str:
-    """Return the caption of context curves, and what was published of the same."""
+    """Return the caption of context curves, with published values of the same."""
     results = [result for _, result in examinations]
     texts = {str(result.corpus.name) for result in results}
     printed = published_context(texts.pop() if len(texts) == 1 else "", published)
@@ -283,7 +283,7 @@ def published_context(corpus: str, published: Published | None) -> str:
 
 
 def passage_summary(result: Result[ExplanationFigures]) -> str:
-    """Return one sentence on a passage that was read: how well, against what, after how much context; empty if unknown."""
+    """Return one sentence on an explained passage: its score, the comparison and the context. Empty if unknown."""
     f = result.figures
     if f.nats_per_token is None or f.tokens is None or f.context is None:
         return ""
@@ -304,7 +304,7 @@ def passage_summary(result: Result[ExplanationFigures]) -> str:
 
 
 def _case(figures: ExplanationFigures) -> str:
-    """Return a sentence on what the cache held at the case that was searched for; empty without one."""
+    """Return a sentence on the cache's content at the case that was searched for; empty without one."""
     case = figures.found
     if case is None:
         return ""

@@ -1,4 +1,4 @@
-"""The plot style: axes and lines that figures share, and a matplotlib figure as SVG for a page, light or dark."""
+"""Plot style shared by all figures, and conversion of matplotlib figures to SVG for light and dark pages."""
 
 import io
 import re
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Okabe and Ito's colours, told apart by people with any kind of colour vision. The first four have a contrast of at
+# Okabe and Ito's colours, distinct for people with any kind of colour vision. The first four have a contrast of at
 # least 3 against white and against near-black, so they serve both themes; yellow and black do not and are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "--", ":", "-.")
 DARK = {"#0072B2": "--series-blue", "#D55E00": "--series-red"}
-"""Colours that a dark page may lighten, and the CSS variable it does it by."""
+"""Colours that a dark page may lighten, with their CSS variables."""
 INK = "#010203"
 """Placeholder for the page's text colour while matplotlib draws; it becomes `currentColor` in the SVG."""
 
@@ -33,7 +33,7 @@ _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 LONGEST = 120
-"""Longest text in a figure, in characters: a longer one would leave no room for the axes."""
+"""Maximum length of text in a figure, in characters; longer text would leave no space for the axes."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,  # TrueType, as venues ask for
@@ -72,15 +72,15 @@ _STYLE: Any = {
 
 
 WIDE, NARROW, PAPER = 7.2, 3.9, 5.5
-"""Inches of 72 dots for which a figure is drawn: beside its caption, for a phone, and for the column of a paper."""
+"""Widths of a figure in inches of 72 dots: next to its caption, on a phone, and in the column of a paper."""
 HEIGHT = 2.9
-"""Inches of a figure below its legend."""
+"""Height of a figure below its legend, in inches."""
 FILES = ("pdf", "svg", "png")
-"""The endings of the files that a figure is saved to."""
+"""Endings of the files to which a figure is saved."""
 _UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-"""Metadata of a file that leave out the date, so that equal figures are equal files."""
+"""File metadata without the date, so that equal figures give equal files."""
 Draw = Callable[[float], "Figure"]
-"""Draw a figure that is so many inches wide."""
+"""Draw a figure of a width in inches."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class Plot:
     svg: str
     caption: str
     name: str = ""
-    """A name for its files."""
+    """Base of its file names."""
     draw: Draw | None = field(default=None, compare=False, repr=False)
     hints: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
     def narrow(self) -> str:
-        """Return the same drawn for the width of a phone; empty where it cannot be redrawn."""
+        """Redraw it for the width of a phone. Empty if it cannot be redrawn."""
         if self.draw is None:
             return ""
         with style():
             return inline(self.draw(NARROW), f"{self.name}-narrow", self.title, self.caption, self.hints)
 
     def drawn(self, ending: str) -> bytes:
-        """Return it drawn for a paper, as a file with this ending (`FILES`). Raises ValueError if it cannot be redrawn."""
+        """Redraw it for a paper, as a file with this ending (`FILES`). Raises ValueError if it cannot be redrawn."""
         if self.draw is None:
             raise ValueError(f"{self.title} cannot be redrawn")
         buffer = io.BytesIO()
@@ -112,7 +112,7 @@ class Plot:
         return buffer.getvalue()
 
     def save(self, folder: Path, stem: str) -> list[Path]:
-        """Draw it for a paper, and save it as PDF, SVG and PNG under this stem; return the files. Raises OSError."""
+        """Redraw it for a paper and save it as PDF, SVG and PNG under this stem. Return the files. Raises OSError."""
         if self.draw is None:
             return []
         paths = [folder / f"{stem}.{ending}" for ending in FILES]
@@ -124,7 +124,7 @@ class Plot:
 
 
 def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:
-    """Return a figure for a page, for a phone and for a paper; `inline` describes `prefix` and `hints`."""
+    """Return a figure for page, phone and paper. See `inline` for `prefix` and `hints`."""
     with style():
         return Plot(title, inline(draw(WIDE), prefix, title, caption, hints), caption, prefix, draw, hints)
 
@@ -147,9 +147,9 @@ def style() -> Iterator[None]:
             f"matplotlib does not load ({reason}); correct that, or unset MPLBACKEND, and try again"
         ) from None
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # a user's matplotlibrc must not change a report
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update(_STYLE)
-        # Widths of letters that matplotlib's own font lacks are only guessed; the browser has the letters.
+        # matplotlib guesses the widths of letters that its font lacks; the browser has them
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -161,11 +161,11 @@ def blank(width: float = WIDE, height: float = HEIGHT) -> "tuple[Figure, Axes]":
 
 
 def panels(width: float, number: int, height: float, least: float = 2.3) -> "tuple[Figure, list[Axes]]":
-    """Return an empty figure of panels on the same axes, each of that height and `least` inches wide or more."""
+    """Return an empty figure of panels with shared axes, each of this height and at least `least` inches wide."""
     from matplotlib.figure import Figure
 
     down = -(-number // max(1, int(width / least)))
-    across = -(-number // down)  # rows of the same length, as far as that goes
+    across = -(-number // down)  # rows of equal length, as far as possible
     figure = Figure((width, height * down), layout="constrained")
     figure.subplots(down, across, sharex=True, sharey=True)
     for empty in figure.axes[number:]:
@@ -176,7 +176,7 @@ def panels(width: float, number: int, height: float, least: float = 2.3) -> "tup
 
 
 def legend(figure: "Figure", handles: "Sequence[Artist]") -> None:
-    """Put a legend above a figure, in as many columns as its width holds; the figure grows by its height."""
+    """Put a legend above a figure, in as many columns as fit. The figure grows by the legend's height."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -191,19 +191,19 @@ def legend(figure: "Figure", handles: "Sequence[Artist]") -> None:
 
 
 def series(index: int) -> dict[str, Any]:
-    """Colour and dash of the line at this place; no two of the first 24 are alike."""
+    """Return colour and dash of the line at this index; the first 24 are distinct."""
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 def clean(text: str) -> str:
-    """Replace the characters that neither HTML nor XML allows by the replacement character."""
+    """Replace characters that HTML or XML forbids by the replacement character."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def label(text: str, longest: int = 22) -> str:
-    """Return untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
+    """Return untrusted text as a label: one line without control characters, with an ellipsis in the middle if long.
 
-    Names of runs and readers differ at their ends.
+    The middle goes because names of runs and readers differ at their ends.
     """
     clean = " ".join(_CONTROL.sub(" ", text).split())
     if len(clean) <= longest:
@@ -215,9 +215,9 @@ def label(text: str, longest: int = 22) -> str:
 def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
     """Return the figure as an SVG element for an HTML page; the same figure gives the same text.
 
-    Text stays text in the page's font and colour, the background is transparent, ids begin with `prefix` so that
-    several figures can share a page, and screen readers are told `title` and `description`. `hints` are texts, by the gid
-    of an artist, that a browser shows where the mouse is on it.
+    Text stays text in the page's font and colour, and the background is transparent. Ids begin with `prefix`, so that
+    several figures can share a page. Screen readers read `title` and `description`. `hints` maps gids of artists to
+    texts that a browser shows on hover.
     """
     from matplotlib.text import Text
 
@@ -230,7 +230,7 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
     root = ET.fromstring(clean(buffer.getvalue()))
     for parent in list(root.iter()):
         for child in list(parent):
-            # Its <style> would apply to the whole page, and its metadata name addresses.
+            # Its <style> would apply to the whole page, and its metadata contains addresses.
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
                 parent.remove(child)
     for element in list(root.iter()):
@@ -250,19 +250,19 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
 
 
 def _lay_out(figure: "Figure") -> None:
-    """Place the parts of a figure as `savefig` would, which draws all of it once for that and once more to write it."""
+    """Lay out a figure as `savefig` would, without the extra drawing that `savefig` needs for it."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     if (layout := figure.get_layout_engine()) is None:
         return
     figure.set_dpi(72)  # as `savefig` does for an SVG, whose unit is the point
-    FigureCanvasSVG(figure)  # its measures of text, in the place of those of pixels
+    FigureCanvasSVG(figure)  # its text metrics, in place of those for pixels
     layout.execute(figure)
     figure.set_layout_engine(None)  # the style has none that would take its place
 
 
 def _own_ids(root: ET.Element, prefix: str) -> None:
-    """Prefix the ids that something refers to, and drop the others."""
+    """Prefix the ids that are referred to, and drop the others."""
     text = [value for element in root.iter() for value in element.attrib.values()]
     used = {match for value in text for match in re.findall(r"(?:^|url\()#([\w.-]+)", value)}
     for element in root.iter():
@@ -274,7 +274,7 @@ def _own_ids(root: ET.Element, prefix: str) -> None:
 
 
 def _follow_page(root: ET.Element) -> None:
-    """Ink becomes the page's text colour, and text loses matplotlib's fonts."""
+    """Replace the ink by the page's text colour, and drop matplotlib's fonts."""
     for element in root.iter():
         if "style" in element.attrib:
             css = element.attrib["style"].replace(INK, "currentColor")
@@ -283,34 +283,34 @@ def _follow_page(root: ET.Element) -> None:
             element.set("style", re.sub(r"\s*font-family:[^;]*;?", "", css))
         if element.tag == f"{_SVG}path" and "d" in element.attrib:
             element.set("d", _shorter(element.attrib["d"]))
-        element.tail = None  # only the indentation that matplotlib writes
+        element.tail = None  # only matplotlib's indentation
         if element.tag not in (f"{_SVG}text", f"{_SVG}title"):
             element.text = None
 
 
 def _shorter(path: str) -> str:
-    """Return a path on one line with coordinates to a hundredth of a point."""
+    """Return a path on one line, with coordinates rounded to 0.01 points."""
     return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}", " ".join(path.split()))
 
 
 LARGEST = 1e12
-"""The largest number that is drawn: larger ones say that something broke down, and axes cannot hold them."""
+"""The largest number that is drawn. Larger ones come from diverged runs, and axes cannot hold them."""
 
 
 def bounded(value: float) -> float:
-    """Return a number that axes can hold."""
+    """Clip a number to what axes can hold."""
     return max(-LARGEST, min(LARGEST, value))
 
 
 def whole_numbers(axes: "Axes", bins: int = 8) -> None:
-    """Put ticks at whole numbers only on the horizontal axis, with at most that many steps."""
+    """Put horizontal ticks at whole numbers only, with at most this many steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=bins, integer=True, min_n_ticks=1))
 
 
 def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
-    """Make the vertical axis one of perplexities from `low` to `high`: logarithmic where they lie far apart."""
+    """Set the vertical axis to perplexities from `low` to `high`, logarithmic if the range is wide."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if high > 3 * low > 0:
@@ -326,7 +326,7 @@ def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
 
 
 def labels(figure: "Figure", texts: Sequence[str]) -> None:
-    """Name the lines of a figure in their order."""
+    """Label the lines of a figure, in order."""
     from matplotlib.lines import Line2D
 
     legend(figure, [Line2D([], [], label=label(text, 44), **series(i)) for i, text in enumerate(texts)])
@@ -335,9 +335,9 @@ def labels(figure: "Figure", texts: Sequence[str]) -> None:
 def curve(
     axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, index: int, alpha: float = 0.2, name: str = ""
 ) -> None:
-    """Draw the effects of conditions against one of their parameters, a line with its band."""
+    """Draw the effects of conditions against one of their parameters, as a line with its band."""
     look = series(index)
-    # Nothing has no place on a logarithmic axis; the table has it.
+    # A logarithmic axis has no zero; the table shows it.
     points = [(getattr(c, parameter) or 0, c) for c in conditions if abs(c.effect) < LARGEST]
     points = sorted(((x, c) for x, c in points if x > 0), key=lambda pair: pair[0])
     x, bands = [x for x, _ in points], [[*map(bounded, c.spread)] for _, c in points]
@@ -346,24 +346,24 @@ def curve(
 
 
 def added_loss(unit: str) -> str:
-    """Return the title of an axis of effects, by the unit of their contexts."""
+    """Return the label of an axis of effects, by the unit of their contexts."""
     return f"added loss (nats per {unit})"
 
 
 def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:
-    """Draw a thin line across the axes, dashed by default, at the level that the others are compared with."""
+    """Draw a thin line across the axes, dashed by default, at the level of comparison."""
     axes.axhline(height, color=INK, linewidth=0.8, linestyle=dash, alpha=0.7)
     axes.annotate(text, (0, height), xytext=(3, 2), xycoords=axes.get_yaxis_transform(),
                   textcoords="offset points", va="bottom", fontsize=7.5)  # fmt: skip
 
 
 def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) -> None:
-    """Put whole numbers of tokens on a logarithmic axis, with ticks at these multiples of powers of ten; label both axes."""
+    """Label both axes, and put whole numbers of tokens on a logarithmic one, at these multiples of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
     least, most = axes.get_xlim()
-    # Over more than two decades and a half the labels of three ticks in each would meet.
+    # Beyond two and a half decades, the labels of three ticks per decade would overlap.
     axes.xaxis.set_major_locator(LogLocator(subs=steps if most < 400 * least else (1, 3)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))

@@ -1,4 +1,4 @@
-"""Tables of text, written as HTML (reports), as Markdown (README and docs) and for a terminal."""
+"""Tables of text, written as HTML (reports), Markdown (README and docs) or terminal text."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from backstory.config.terminal import cell
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, and whether it holds numbers (set flush right)."""
+    """A column: its heading, and whether it holds numbers (right-aligned)."""
 
     heading: str
     numeric: bool = False
@@ -20,17 +20,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of text; the first column names the row. Text is raw: the writers escape it."""
+    """Columns and rows of text. The first column names the row. Text is raw; writers escape it."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def only(self, headings: Sequence[str]) -> "Table":
-        """Return the columns of these headings, in the table's order."""
+        """Return the columns with these headings, in the table's order."""
         return self.take([i for i, column in enumerate(self.columns) if column.heading in headings])
 
     def without(self, headings: Sequence[str]) -> "Table":
-        """Return the table without the columns of these headings."""
+        """Return the table without the columns with these headings."""
         return self.only([column.heading for column in self.columns if column.heading not in headings])
 
     def take(self, indices: Sequence[int]) -> "Table":
@@ -64,14 +64,14 @@ def columns(*headings: str) -> tuple[Column, ...]:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """Return the table without the columns that are empty in all rows, its first one aside; an empty table keeps all."""
+    """Drop columns, except the first, that are empty in all rows. A table without rows keeps all columns."""
     if not table.rows:
         return table
     return table.take([i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)])
 
 
 def compact(table: Table) -> tuple[Table, str]:
-    """Move a unit that all cells of a column share into its heading, and constant columns into a sentence; return both."""
+    """Move units that a column shares into its heading and constant columns into a sentence. Return both."""
     table = _units_in_heads(table)
     if len(table.rows) < 2:
         return table, ""
@@ -87,7 +87,7 @@ _WITH_UNIT = re.compile(r"(perplexity )?(above 10⁶|[\d.,]+%?)( (?:per )?[a-z]{
 
 
 def _units_in_heads(table: Table) -> Table:
-    """Return the table with the unit that all numbers of a column share in its heading: `Perplexity per word`."""
+    """Move the unit that all numbers of a column share into its heading: `Perplexity per word`."""
     heads, columns = [], []
     for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
         units = {unit for cell in cells if cell != MISSING for unit in _units(cell)} if column.numeric else set()
@@ -103,19 +103,19 @@ def _units_in_heads(table: Table) -> Table:
 
 
 def _units(cell: str) -> list[tuple[str, str] | None]:
-    """Return what stands before and after the number of a cell; None where it is no number with a unit."""
+    """Return the text before and after the number of a cell; None if it is not a number with a unit."""
     match = _WITH_UNIT.fullmatch(cell)
     return [(match[1] or "", match[3]) if match else None]
 
 
 def escape_markdown(text: str) -> str:
-    """Return text in which Markdown, HTML and mathematics are plain characters."""
+    """Escape Markdown, HTML and mathematics."""
     return re.sub(r"([\\`*_\[\]<>|&~$#])", r"\\\1", " ".join(text.split()))
 
 
 @checked()
 def fill(text: str, name: str, table: Table) -> str:
-    """Replace what stands between `<!-- table: NAME -->` and the next `<!-- end -->` by the table.
+    """Replace the text between `<!-- table: NAME -->` and the next `<!-- end -->` by the table.
 
     Filling again with the same table changes nothing. Raises UserError if the marker or its end is absent.
     """

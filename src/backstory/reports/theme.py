@@ -1,4 +1,4 @@
-"""The look of a report: its templates and style sheet, and the shades of words, told apart with any kind of colour vision."""
+"""Look of a report: templates, style sheet, and shades of words that are distinct with any kind of colour vision."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,13 @@ from markupsafe import Markup, escape
 from backstory.results.passage import STEPS, Numbers, Weights
 
 INK = ("#22211e", "#e4e1da")
-"""The text on every step, on a light and on a dark page; contrast is at least 4.5 on all of them."""
+"""Text colour at every step, on a light and on a dark page. Contrast is at least 4.5 throughout."""
 PAPER = ("#fdfcfa", "#16171a")
-# Warm is what costs (surprisal, a loss), cool what helps or is looked at (a gain, weights). Orange and blue differ for
-# red-green blindness too, and within a ramp lightness alone tells the steps apart.
+# Warm colours mean costs (surprisal, losses), cool ones gains or attention weights. Orange and blue differ even with
+# red-green colour blindness, and lightness alone distinguishes the steps of a ramp.
 _PEAKS = {"warm": ("#ec7d12", "#9c4a00"), "cool": ("#4aa3e2", "#1b5f9e")}
 
-# Terminals of 256 colours have few oranges and blues: the nearest colour of each step would change hue on the way.
+# 256-colour terminals have few oranges and blues: nearest colours would change hue along the ramp.
 XTERM = {
     ("warm", False): (230, 230, 223, 223, 222, 216, 215, 208),
     ("warm", True): (236, 238, 94, 94, 130, 130, 172, 208),
@@ -33,7 +33,7 @@ def ramp(hue: str, dark: bool) -> tuple[str, ...]:
 
 
 def step(layer: Numbers | Weights, value: float | None) -> int:
-    """Return the step of a value on its layer's scale: 0 to STEPS, of a diverging layer -STEPS to STEPS."""
+    """Return the step of a value on its layer's scale: 0 to STEPS, or -STEPS to STEPS for a diverging layer."""
     if value is None:
         return 0
     low = 0.0 if isinstance(layer, Weights) or layer.kind == "diverging" else layer.low
@@ -48,12 +48,12 @@ def steps(layer: Numbers | Weights) -> range:
 
 
 def hue(layer: Numbers | Weights, step: int) -> str:
-    """Return the ramp that a step of a layer is on."""
+    """Return the ramp of a layer's step."""
     return "cool" if layer.kind == "weights" or (layer.kind == "diverging" and step > 0) else "warm"
 
 
 def css_class(layer: Numbers | Weights, step: int) -> str:
-    """Return the CSS classes of a word at a step of a layer; a loss is underlined too, for prints without colour."""
+    """Return the CSS classes of a word at a step of a layer. Losses are also underlined, for print without colour."""
     if step == 0:
         return ""
     return f"{hue(layer, step)}{abs(step)}" + (" loss" if step < 0 else "")
@@ -87,12 +87,12 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def rendered(template: str, **values: object) -> Markup:
-    """Return a template with these values."""
+    """Fill in a template."""
     return Markup(_ENVIRONMENT.get_template(f"{template}.html").render(values))
 
 
 def breakable(text: str) -> Markup:
-    """Return a dotted name that breaks after its dots and underlines, where a line must be broken."""
+    """Let a dotted name wrap after its dots and underscores."""
     return Markup(re.sub(r"(?<=\w)([._])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 

@@ -1,4 +1,4 @@
-"""The figures of runs as a tidy CSV: one row for each, with its interval, its text, and how it was measured."""
+"""The figures of runs as a tidy CSV: one row each, with interval, text and conditions of measurement."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ _SCORES = (
 )
 _TRAINING = ("valid_perplexity", "valid_nats", "parameters", "epochs", "best_epoch", "tokens_per_second")
 Figure = tuple[str, str, Any, Any, Any]
-"""Subject of the measure, the metric, the value, and the ends of its interval."""
+"""Subject, metric, value, and the ends of its interval."""
 
 
 def tidy_csv(runs: Sequence[RunResults]) -> str:

@@ -1,4 +1,4 @@
-"""A report as a file: pieces as HTML, as GitHub Markdown, or as a LaTeX fragment, and the page around them."""
+"""Write the pieces of a report as an HTML page, GitHub Markdown or a LaTeX fragment."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,18 +30,18 @@ from backstory.reports.theme import CSS, rendered, slug
 from backstory.storage.provenance import versions
 
 GENERATOR = Markup('<meta name="generator" content="Backstory">')
-"""In the head of every page; by it a page is known for one of ours, which the next may replace."""
-# The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
+"""In the head of every page. It marks the page as a report, which a new one may replace."""
+# The browser refuses to load anything else, whatever a run's name or settings contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_pieces(pieces: Iterable[Piece | None]) -> Markup:
-    """Return pieces one below the other, without those that are empty."""
+    """Return the pieces in sequence, without empty ones."""
     return Markup("\n").join(html_piece(piece) for piece in present(pieces))
 
 
 def html_piece(piece: Piece) -> Markup:
-    """Return one piece; figures and tables may scroll by themselves where a screen is too narrow for them."""
+    """Return one piece. Figures and tables scroll on their own if the screen is too narrow."""
     match piece:
         case Heading(text, level):
             return Markup(f"<h{level}>{{}}</h{level}>").format(text)
@@ -72,13 +72,13 @@ _TEXTS: dict[type[Piece], Markup] = {
 
 
 def _scroll(inside: Markup, about: str) -> Markup:
-    """Return a box for what may be wider than a phone; reachable by keyboard."""
+    """Return a scrollable box, reachable by keyboard, for content that may be wider than a phone."""
     box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>')
     return box.format(about, inside)
 
 
 def html_page(document: Document) -> str:
-    """Return a whole page, which loads nothing. It holds a script only where there are words that answer."""
+    """Return a whole page, which loads nothing. It contains a script only if it has interactive passages."""
     scripted = any(isinstance(piece, Words) for piece in document.pieces())
     policy = f"{_POLICY}; script-src '{SCRIPT_HASH}'" if scripted else _POLICY
     sections = [(heading, html_pieces(pieces)) for heading, pieces in document.sections]
@@ -88,11 +88,11 @@ def html_page(document: Document) -> str:
 
 
 MARKDOWN_MARK = "<!-- Backstory report -->"
-"""The first line, by which a file is known for one of ours."""
+"""First line, which marks a file as a report."""
 
 
 def markdown(document: Document, figures: Mapping[str, str] | None = None) -> str:
-    """Return a document as Markdown. `figures` are the paths of saved figures by the names of their plots."""
+    """Return a document as Markdown. `figures` maps plot names to the paths of saved figures."""
     blocks = [MARKDOWN_MARK, f"# {escape_markdown(document.title)}"]
     blocks += [f"**{escape_markdown(document.headline)}**"] if document.headline else []
     blocks += ["\n".join(f"- {escape_markdown(sentence)}" for sentence in document.summaries)]
@@ -134,13 +134,13 @@ def _blocks(pieces: Iterable[Piece], figures: Mapping[str, str]) -> Iterator[str
 
 
 def _fenced(text: str) -> str:
-    """Return text as it is, in a fence that it cannot end."""
+    """Return verbatim text in a fence that it cannot close."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"
 
 
 LATEX_MARK = "% Backstory report"
-"""The beginning of the first line, by which a file is known for one of ours."""
+"""Beginning of the first line, which marks a file as a report."""
 _SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -150,13 +150,13 @@ _SPECIAL = {
     **{digit: rf"\textsuperscript{{{i}}}" for i, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }  # fmt: skip
 LONG = 28
-"""Characters from which on the cells of a column are set as paragraphs."""
+"""Cell length in characters from which a column is set as paragraphs."""
 MANY = 7
-"""Columns from which on a table is set small."""
+"""Number of columns from which a table is set small."""
 
 
 def latex(document: Document, figures: Mapping[str, str] | None = None) -> str:
-    r"""Return a document's tables that are not folded up. `figures` are the paths of saved figures by the names of plots.
+    r"""Return a document's tables that are not collapsed. `figures` maps plot names to the paths of saved figures.
 
     The preamble needs `\usepackage{booktabs}`, and for figures `\usepackage{graphicx}`.
     """
@@ -168,7 +168,7 @@ def latex(document: Document, figures: Mapping[str, str] | None = None) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return text in which no character commands TeX."""
+    """Escape the special characters of TeX."""
     return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
 
 
@@ -206,7 +206,7 @@ def _table(piece: Tabular, label: str) -> str:
 
 
 def _columns(table: Table) -> str:
-    """Return how each column is set: numbers flush right, long text in a paragraph."""
+    """Return the column specification: numbers right-aligned, long text in paragraphs."""
     kinds = []
     for i, column in enumerate(table.columns):
         longest = max(len(row[i]) for row in table.rows)

@@ -1,4 +1,4 @@
-"""The sections of a report, each in one object; a section joins by a line in SECTIONS."""
+"""The sections of a report, one object each, listed in SECTIONS."""
 
 from typing import Any
 
@@ -37,11 +37,11 @@ SECTIONS: tuple[Section, ...] = (
     passage_section.PASSAGES,
     settings_section.OTHERS,
 )
-"""In the order of the page."""
+"""Sections in the order of the page."""
 
 
 def show(result: Result[Any], console: Console) -> None:
-    """Print what the sections show of one result in a terminal."""
+    """Print one result in a terminal, section by section."""
     for section in SECTIONS:
         if section.terminal and section.requires(result.figures):
             section.terminal(result, console)

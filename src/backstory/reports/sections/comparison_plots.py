@@ -1,4 +1,4 @@
-"""The figures of a comparison of readers: gain along the text, articles marked, and gain by place in a document."""
+"""Figures of a comparison of readers: gain along the text with its articles, and gain by position in a document."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL, TITLES = 1.45, 1.2
-"""Inches: the heights of a panel and of the room for titles."""
+"""Heights of a panel and of the space for titles, in inches."""
 APART = 12.5
-"""Points between two titles that are both written."""
+"""Minimum distance between two titles, in points."""
 WITHIN = 0.99
-"""The share of the blocks that the axes reach to; the few others would press everything else flat."""
+"""Share of the blocks inside the axes; the few outliers would flatten all others."""
 GAIN, LOSS = svg.COLOURS[0], svg.COLOURS[1]
 Measure = Literal["nats", "perplexity"]
 
@@ -54,7 +54,7 @@ def along(figures: ComparisonFigures, prefix: str, measure: Measure = "nats") ->
 
 
 def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
-    """Draw the gains by how far into a document a token is, with their intervals; None where there is one stretch only."""
+    """Draw the gains by distance from the document's start, with their intervals; None for a single stretch."""
     f = figures
     stretches = f.positions
     if len(stretches) < 2:
@@ -85,7 +85,7 @@ def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
 
 
 def _positions(axes: "Axes", stretches: Sequence[PositionRecord], index: int, pairs: int) -> None:
-    """Draw a line through the stretches, a little beside those of the other comparisons."""
+    """Draw a line through the stretches, shifted a little from the other comparisons."""
     look = svg.series(index)
     gains = [p.gains[index] for p in stretches]
     x = [i + 0.09 * (index - (pairs - 1) / 2) for i in range(len(gains))]
@@ -120,9 +120,9 @@ def _panel(axes: "Axes", figures: ComparisonFigures, pair: PairRecord, measure: 
 def smoothed(
     values: Sequence[float], edges: Sequence[float], figures: ComparisonFigures
 ) -> list[tuple[list[float], list[float]]]:
-    """Return the moving average of the blocks, a line (x, y) for each document: it does not reach over a change of topic.
+    """Return the moving average of the blocks as a line (x, y) per document, so that it never spans two topics.
 
-    A block is of the document that its middle is in; of documents of one block there is no line.
+    A block belongs to the document that contains its middle. A document of one block has no line.
     """
     if not figures.smooth:
         return []
@@ -141,7 +141,7 @@ def smoothed(
 
 
 def _limit(axes: "Axes", values: Sequence[float], smooth: Sequence[float]) -> None:
-    """Set limits that hold all but the most extreme blocks, and all of the moving average."""
+    """Set limits that include all but the most extreme blocks, and the whole moving average."""
     low, high = _reach(values)
     low, high = min([low, *smooth]), max([high, *smooth])
     margin = 0.08 * (high - low) or 0.1
@@ -150,13 +150,13 @@ def _limit(axes: "Axes", values: Sequence[float], smooth: Sequence[float]) -> No
 
 
 def _reach(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis: zero, and all but one in two hundred of the blocks at each end."""
+    """Return the ends of the axis: they include zero and leave out one block in 200 at each end."""
     ordered, out = sorted(values), math.floor((1 - WITHIN) / 2 * len(values))
     return min(0.0, ordered[out]), max(0.0, ordered[-1 - out])
 
 
 def _documents(axes: "Axes", figures: ComparisonFigures, row: int) -> dict[str, str]:
-    """Shade every other document; return the text of each where the mouse is on it, by gid."""
+    """Shade every other document. Return the hover text of each by gid."""
     hints = {}
     for i, d in enumerate(figures.documents):
         start, end = d.start, d.start + d.tokens
@@ -177,7 +177,7 @@ def _titled(figures: ComparisonFigures) -> bool:
 
 
 def _titles(axes: "Axes", figures: ComparisonFigures, width: float) -> None:
-    """Write titles above the first panel, aslant, those that have room; the longest documents choose first."""
+    """Write slanted titles above the first panel, longest documents first, as far as they fit."""
     scale = 72 * (width - 0.8) / figures.tokens
     taken: list[float] = []
     order = sorted(enumerate(figures.documents), key=lambda pair: -pair[1].tokens)

@@ -1,4 +1,4 @@
-"""A comparison of readers along a text: the picture along the text, tables, and passages word by word."""
+"""Show a comparison of readers along a text: its picture, tables, and passages word by word."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,23 +26,23 @@ DIGITS = 3
 """Decimals of a score in nats."""
 Comparison = Result[ComparisonFigures]
 MOST_ROWS = 15
-"""Documents of a table that is not folded up."""
+"""Maximum number of documents in a table that is not collapsed."""
 GAIN, LOSS = theme.ramp("cool", dark=False)[-1], theme.ramp("warm", dark=False)[-1]
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 HANGING = " ▔▔▔▀▀▀██"
-"""The eighths that hang from above, as far as there are such characters: one, four, eight."""
+"""Blocks that hang from above. Unicode has them for one, four and eight eighths only."""
 HEIGHT = 3
 """Lines of a column above zero."""
 LABEL = 7
-"""Characters of the numbers left of the columns."""
+"""Width of the numbers left of the columns, in characters."""
 SHORT = 7
-"""Characters of a reader's name in the head of a column; longer ones become letters."""
+"""Maximum length of a reader's name in a column heading; longer names are replaced by letters."""
 MOST_DOCUMENTS = 20
-"""Documents of the table, the longest ones."""
+"""Maximum number of documents in the terminal's table; the longest are kept."""
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield readers compared along a text: the picture, tables, and passages word by word."""
+    """Yield each comparison of readers: its picture, tables, and passages word by word."""
     results = [(run, result) for run in runs for result in run.of(ComparisonFigures)]
     for number, (run, result) in enumerate(results, start=1):
         title = result.figures.title
@@ -52,7 +52,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
 
 
 def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[Piece | None]:
-    """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
+    """Yield the comparison, under headings of that level. `prefix` begins its ids and must be unique on a page."""
     f = result.figures
     yield pieces.Tabular(readers_table(f), "Readers")
     yield pieces.Tabular(pairs_table(f), "Gains")
@@ -76,7 +76,7 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
 
 
 def _in_perplexity(plot: Plot) -> Piece:
-    """Fold up the gain along the text once more, of perplexities."""
+    """Return the same picture with gains in perplexity, collapsed."""
     note = pieces.Note("Differences of perplexities do not add up, and a few hard blocks outweigh all the others.")
     return pieces.details("The same in perplexity", pieces.figure(plot), note)
 
@@ -85,7 +85,7 @@ def _in_perplexity(plot: Plot) -> Piece:
 
 
 def gain(record: GainRecord, intervals: bool = True) -> str:
-    """Return a gain with its interval, where it has one: `+0.120 (+0.100 to +0.140)`."""
+    """Return a gain with its interval, if it has one: `+0.120 (+0.100 to +0.140)`."""
     return f"{signed(record.gain)} ({_interval(record)})" if intervals and record.interval else signed(record.gain)
 
 
@@ -94,7 +94,7 @@ def _interval(record: GainRecord) -> str:
 
 
 def compared(result: Comparison) -> str:
-    """Return one or two sentences on a comparison: how well each reads, and what is gained at first and further on."""
+    """Return one or two sentences on a comparison: each reader's score, and the gain at the start and later."""
     f, pair = result.figures, result.figures.comparisons[-1]
     best, *others = _scores(f)
     measure = measures.measure_of(f.unit)
@@ -109,7 +109,7 @@ def compared(result: Comparison) -> str:
     first, *later = f.positions
     if first.from_ or not later:
         return sentence
-    # The last stretch may be of one long document alone.
+    # The last stretch may come from a single long document.
     most = max(later, key=lambda position: position.tokens)
     return (
         f"{sentence} Among the first {count(first.to)} {plural(f.unit)} of a document it gains "
@@ -139,7 +139,7 @@ def passage_title(one: ExcerptRecord, number: int, figures: ComparisonFigures) -
 
 
 def readers_table(figures: ComparisonFigures) -> Table:
-    """Return how well each reader reads the stretch, and how it was set."""
+    """Return the score and the settings of each reader on the stretch."""
     f = figures
     heads = "Reader", f"{measures.measure_of(f.unit).capitalize()}#", f"Nats per {f.unit}#", "Over#", "Settings"
     rows = [
@@ -151,7 +151,7 @@ def readers_table(figures: ComparisonFigures) -> Table:
 
 
 def _settings(layers: Any) -> str:
-    """Return where the settings of a reader come from, and what they are."""
+    """Return the settings of a reader and their origin."""
     parts = []
     for layer in layers if isinstance(layers, list) else []:
         settings = layer.get("settings") if isinstance(layer, dict) else None
@@ -162,7 +162,7 @@ def _settings(layers: Any) -> str:
 
 
 def pairs_table(figures: ComparisonFigures) -> Table:
-    """Return what is gained by each comparison over the whole stretch."""
+    """Return the gain of each comparison over the whole stretch."""
     f = figures
     rows = [(p.name, signed(p.gain), _interval(p), _gained(f, p), _document_count(f)) for p in f.comparisons]
     measure = measures.measure_of(f.unit).capitalize()
@@ -171,12 +171,12 @@ def pairs_table(figures: ComparisonFigures) -> Table:
 
 
 def _gained(figures: ComparisonFigures, pair: PairRecord) -> str:
-    """Return a gain in the measure of the scores."""
+    """Return a gain in the unit of the scores."""
     return signed(measures.bits(pair.gain)) if in_bits(figures) else signed(pair.perplexity_gain, 1)
 
 
 def documents_table(figures: ComparisonFigures) -> Table:
-    """Return every document of the stretch: how well each reader reads it, and the gains, in nats per token."""
+    """Return each document of the stretch with the readers' scores and the gains, in nats per token."""
     f = figures
     rows = [
         (
@@ -193,7 +193,7 @@ def documents_table(figures: ComparisonFigures) -> Table:
 
 
 def positions_table(figures: ComparisonFigures, intervals: bool = True) -> Table:
-    """Return the gains by how far into a document a token is, in nats per token, with their intervals unless they are wide."""
+    """Return the gains in nats per token by distance from the document's start; optionally with their intervals."""
     rows = [
         (
             f"{count(p.from_)} to {count(p.to)}",
@@ -216,7 +216,7 @@ def _gain_columns(figures: ComparisonFigures) -> tuple[Column, ...]:
 
 
 def _terminal(result: Comparison, console: Console) -> None:
-    """Print a comparison: a sentence, what is gained, where along the text, by document, and the passages."""
+    """Print a comparison: a sentence, the gains in all, along the text and by document, and the passages."""
     f = result.figures
     brief = lettered(f)
     _say(console, f.title, "bold")
@@ -241,7 +241,7 @@ def _terminal(result: Comparison, console: Console) -> None:
 
 
 def lettered(figures: ComparisonFigures) -> ComparisonFigures:
-    """Return it with readers called A, B, C, ... where their names are too long for the heads of columns."""
+    """Rename the readers to A, B, C, ... if their names are too long for column headings."""
     names = [reader.name for reader in figures.readers]
     if max(map(len, names)) <= SHORT:
         return figures
@@ -256,7 +256,7 @@ def _fits(table: Table, console: Console) -> bool:
 
 
 def gain_columns(figures: ComparisonFigures, row: int, width: int) -> Iterator[Text]:
-    """Yield the gain of a comparison along the text, as wide as the terminal: columns up and down from zero, and documents."""
+    """Yield the gain along the text as columns up and down from zero, as wide as the terminal, and the documents."""
     blocks = figures.comparisons[row].blocks
     wide = max(1, min(len(blocks), width - LABEL - 1))
     edges = [i * len(blocks) // wide for i in range(wide + 1)]
@@ -277,7 +277,7 @@ def gain_columns(figures: ComparisonFigures, row: int, width: int) -> Iterator[T
 
 
 def _marks(figures: ComparisonFigures, wide: int) -> str:
-    """Return the line under the columns: the number of each document where it begins, those that have room."""
+    """Return the line under the columns: the number of each document at its start, as far as they fit."""
     line = ""
     for number, d in enumerate(figures.documents, start=1):
         column = int((d.start - figures.at) / figures.tokens * wide)
@@ -288,7 +288,7 @@ def _marks(figures: ComparisonFigures, wide: int) -> str:
 
 
 def _print_documents(console: Console, figures: ComparisonFigures) -> None:
-    """Print the documents with their numbers under the columns, the longest ones where they are many."""
+    """Print the documents with their numbers under the columns; of many, only the longest."""
     f, table = figures, documents_table(figures)
     order: Sequence[int] = range(len(f.documents))
     if len(order) < 2:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Bars = Sequence[tuple[str, Sequence[EffectRecord | None]]]
-"""The bars of each colour: its name, and a condition for each place on the axis."""
+"""The bars of each colour: name, and one condition per position on the axis."""
 Marks = Sequence[Sequence[float | None]]
 """The published value of each bar, in percent of perplexity."""
 Line = tuple[str, Sequence[EffectRecord]]
@@ -29,7 +29,7 @@ Line = tuple[str, Sequence[EffectRecord]]
 
 @dataclass(frozen=True)
 class Panel:
-    """An experiment on one model, to be drawn alone or beside the same one on others."""
+    """An experiment on one model, to be drawn alone or beside other models."""
 
     title: str
     across: str
@@ -37,7 +37,7 @@ class Panel:
     sentence: str
     """The finding."""
     printed: str
-    """Published values of the same; empty without any."""
+    """Published values of the same experiment; empty without any."""
     note: str
     """How to read the picture."""
     results: Sequence[Examination]
@@ -45,7 +45,7 @@ class Panel:
 
 
 def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
-    """Draw one experiment on several models, a panel for each on the same axes; what all have in common is captions once."""
+    """Draw one experiment on several models, a panel each on the same axes. Text that all share appears once."""
     first = panels[0][1]
     several = len(panels) > 1
     sentences = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
@@ -97,7 +97,7 @@ def context_curves(
 
 
 def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: bool, shaded: bool) -> None:
-    """Draw a vertical line at the effective context, its interval shaded on request; a curve alone has the number beside it."""
+    """Draw a vertical line at the effective context. A single curve gets the number too; the interval is optional."""
     colour, effective = svg.series(index)["color"], figures.effective_context
     if effective.context is None:
         return
@@ -149,13 +149,13 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
 
 
 def frequency(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 1c: added loss against context, of frequent and of infrequent words."""
+    """Draw figure 1c: added loss against context, for frequent and infrequent words."""
     title = "Frequent and infrequent words"
     return _truncated(examined, "frequency", None, title, sentences.frequency, published)
 
 
 def speech(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 1d: added loss against context, of words of some parts of speech."""
+    """Draw figure 1d: added loss against context, for some parts of speech."""
     return _truncated(examined, "tag", sentences.TAGS, "Parts of speech", sentences.speech, published)
 
 
@@ -167,7 +167,7 @@ def _truncated(
     sentence: sentences.Sentence,
     published: Published | None,
 ) -> Panel | None:
-    """Draw added loss against context with a line for each group of the targets; None where they were not split so."""
+    """Draw added loss against context, a line per group of targets; None without this split."""
     lines: list[Line] = [
         (f"{names[g]} ({g})" if names else g, group.conditions)
         for g, group in sentences.truncation_groups(examined, by).items()
@@ -181,13 +181,13 @@ def _truncated(
 
 
 def local_order(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 2a: added loss against the distance at which the order of some words is changed."""
+    """Draw figure 2a: added loss against the distance at which words are reordered."""
     across = f"{examined.counted_in()}s between the target and what is changed"
     return _order(examined, "local", across, "Order of words close by", sentences.local_order, published)
 
 
 def global_order(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 2b: added loss against the nearest tokens that are left as they are."""
+    """Draw figure 2b: added loss against the number of nearest tokens left unchanged."""
     across, title = f"nearest {examined.counted_in()}s left as they are", "Order and identity of all words farther away"
     return _order(examined, "global", across, title, sentences.global_order, published)
 
@@ -205,7 +205,7 @@ def _order(
     used = [result for result in used if result.figures.conditions_with(span=span)]
     if not used:
         return None
-    # An experiment has the same colour on every model, whichever others were made.
+    # An experiment keeps its colour on every model, whichever others were run.
     changed = {r.figures.experiment: r.figures.conditions_with(span=span) for r in used}
     lines: list[Line] = [(name, changed.get(experiment, ())) for experiment, name in names.items()]
     captions = _captions(sentence, examined, published)
@@ -213,7 +213,7 @@ def _order(
 
 
 def _captions(sentence: sentences.Sentence, examined: Examinations, published: Published | None) -> tuple[str, str]:
-    """Return what an experiment found, and what was published of the same, apart."""
+    """Return the finding of an experiment and the published values, separately."""
     own, whole = sentence(examined, None), sentence(examined, published)
     printed = whole.removeprefix(own.removesuffix(".")).lstrip("; .")
     return own, printed
@@ -241,7 +241,7 @@ def _curves(
 
 
 def dropped(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 3: added loss when content or function words are dropped, beside as many words at random."""
+    """Draw figure 3: added loss when content or function words are dropped, next to as many words at random."""
     result = examined.results.get("drop")
     if result is None:
         return None
@@ -258,7 +258,7 @@ def dropped(examined: Examinations, published: Published | None) -> Panel | None
 
 
 def copied(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 4a: added loss by where a word last came, without that word and without all distant context."""
+    """Draw figure 4a: added loss by a word's last occurrence, without that word and without all distant context."""
     titles = {"drop-target": "earlier occurrences dropped", "drop-distant": "distant context dropped"}
     used = [name for name in titles if name in examined.results]
     if not used:
@@ -270,7 +270,7 @@ def copied(examined: Examinations, published: Published | None) -> Panel | None:
 
 
 def replaced(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
+    """Draw figure 4b: added loss by a word's last occurrence, with that word replaced or dropped."""
     if "replace-target" not in examined.results:
         return None
     bars: list[tuple[str, list[EffectRecord | None]]] = []
@@ -286,7 +286,7 @@ def replaced(examined: Examinations, published: Published | None) -> Panel | Non
 
 
 def cached(examined: Examinations, published: Published | None) -> Panel | None:
-    """Draw figure 7: what is lost without the cache, by where a word last came."""
+    """Draw figure 7: loss without the cache, by a word's last occurrence."""
     if CACHE not in examined.results:
         return None
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
@@ -296,7 +296,7 @@ def cached(examined: Examinations, published: Published | None) -> Panel | None:
 
 
 def pictured(result: Examination) -> Panel | None:
-    """Draw an experiment as it describes itself: a line for each series, or bars by groups of the targets."""
+    """Draw an experiment from its own description: a line per series, or bars by groups of targets."""
     f = result.figures
     if not isinstance(f, PicturedFigures):
         return None
@@ -327,7 +327,7 @@ def _by_class(
     used: Sequence[str],
     published: Published | None,
 ) -> Panel | None:
-    """Draw bars for the classes near, far and none, where there are any."""
+    """Draw bars for those of the classes near, far and none that exist."""
     results = [examined.results[name] for name in used]
     classes = sentences.IN_WINDOW if used == [CACHE] else sentences.CLASSES
     targets = {name: g.targets for r in results for name, g in groups_by_class(r).items() if name in classes}
@@ -354,7 +354,7 @@ def _barred(
     across: str,
     results: Sequence[Examination],
 ) -> Panel:
-    """Return groups of bars with their intervals; diamonds where something was published of the same text."""
+    """Return a panel of grouped bars with their intervals, and diamonds for published values on the same text."""
     marks = [[_printed(published, examined.corpus, name) for name in row] for row in names]
     diamonds = " Diamonds: published." if any(value is not None for row in marks for value in row) else ""
     unit = counted_in([result.figures for result in results])

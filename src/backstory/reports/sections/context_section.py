@@ -27,7 +27,7 @@ PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ..
     plots.replaced,
     plots.cached,
 )
-"""Figures 1c, 1d, 2a, 2b, 3, 4a, 4b and 7 of the paper, of whatever was examined."""
+"""Figures 1c, 1d, 2a, 2b, 3, 4a, 4b and 7 of the paper, for the experiments that were run."""
 _SENTENCES: dict[str, sentences.Sentence] = {
     "drop": sentences.dropped,
     "drop-target": sentences.copied,
@@ -38,7 +38,7 @@ _SENTENCES: dict[str, sentences.Sentence] = {
 
 
 def examination_plots(result: Result[Figures], published: Published | None = None) -> list[Plot]:
-    """Return the figures of one examination alone, from the first on; none of an experiment that has none."""
+    """Return the figures of one examination; empty for an experiment without a picture."""
     if not isinstance(result.figures, ExaminationFigures):
         return []
     examined = Examinations(result.name, {result.figures.experiment: result})  # type: ignore[dict-item]
@@ -50,7 +50,7 @@ def examination_plots(result: Result[Figures], published: Published | None = Non
 
 
 def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
-    """Return the findings of one examination in sentences, with the published figures; none of a plugin's plain experiment."""
+    """Return the findings of one examination with the published figures; empty for a plugin's plain experiment."""
     f = result.figures
     if isinstance(f, PicturedFigures):
         return [sentences.pictured(f)]
@@ -70,7 +70,7 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield a figure with 95% intervals for each question on the use of context, and tables of every condition."""
+    """Yield a figure with 95% intervals for each question about context, and tables of all conditions."""
     yield from _truncations(runs, published)
     models = examined_models(runs)
     yield from _panels(models, published)
@@ -93,13 +93,13 @@ SECTION = Section("Context", of_kind(ExaminationFigures), _pieces)
 
 
 def _truncations(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield figures 1a and 1b: truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
+    """Yield figures 1a and 1b, one for all truncation experiments with the same split, unit and threshold."""
     by_axes: dict[tuple[str, str, float], list[Examined]] = {}
     for run in runs:
         for result in run.of(TruncationFigures):
             f = result.figures
             key = (f.split, f.unit, f.effective_context.threshold_percent)
-            # What a reader remembers is beside what the model alone does, under a name of its own.
+            # The same model with a reader that remembers gets a name of its own.
             by_axes.setdefault(key, []).append((name_of(run.name, result), result))  # type: ignore[arg-type]
     for number, group in enumerate(by_axes.values(), start=1):
         commands = [result.provenance.command for _, result in group]
@@ -117,7 +117,7 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> Ite
 
 
 def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
-    """Return those whose perplexities compare together: of the same targets of one text in one vocabulary."""
+    """Group the experiments whose perplexities compare: the same targets of one text in one vocabulary."""
     alike: dict[tuple[object, ...], list[Examined]] = {}
     for name, result in group:
         f = result.figures
@@ -126,7 +126,7 @@ def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
 
 
 def _panels(models: Sequence[Examinations], published: Published | None) -> Iterator[Piece | None]:
-    """Yield a figure for each experiment, with a panel for each model that it was made of on the same axes."""
+    """Yield a figure for each experiment, with a panel for each model on the same axes."""
     alike: dict[tuple[str, ...], list[tuple[str, plots.Panel]]] = {}
     of_paper = [(examined, draw(examined, published)) for draw in PANELS for examined in models]
     own = [(examined, plots.pictured(result)) for examined in models for result in examined.results.values()]
@@ -154,7 +154,7 @@ def _conditions(examined: Examinations) -> Iterator[Piece | None]:
 
 
 def about_pieces(figures: ExaminationFigures) -> str:
-    """Return what words of pieces are, and how many contexts were longer than the model reads; empty for plain tokens."""
+    """Return a note on words made of pieces and on contexts that exceed the model's window; empty for plain tokens."""
     f, parts = figures, []
     if f.pieces_per_word:
         parts.append(f"Words have {f.pieces_per_word:.2f} pieces on average")
@@ -174,7 +174,7 @@ def about_pieces(figures: ExaminationFigures) -> str:
 
 
 def contexts_table(examinations: Sequence[Examined]) -> Table:
-    """Return the effective context of every truncation experiment, given as (name, result)."""
+    """Return the effective context of each truncation experiment (name, result)."""
     rows = []
     for name, result in examinations:
         f = result.figures
@@ -200,7 +200,7 @@ def _length(figures: ExaminationFigures, context: int) -> str:
 
 
 def lengths_table(figures: TruncationFigures) -> Table:
-    """Return each context length of a truncation experiment with its effect and the 95% interval of it."""
+    """Return the effect of each context length of a truncation experiment, with its 95% interval."""
     f = figures
     targets = over(f.targets, f.unit)
     rows = [(_length(f, c.context), formats.perplexity(c.perplexity), *_effect(c), targets) for c in f.conditions]
@@ -215,7 +215,7 @@ def _effect(c: EffectRecord) -> tuple[str, str, str]:
 
 
 def groups_table(figures: TruncationFigures) -> Table:
-    """Return the effective context of every group of the targets of a truncation experiment."""
+    """Return the effective context of each group of targets in a truncation experiment."""
     rows = [
         (f"{g.by}: {g.group}", figures.context_in_words(g), formats.perplexity(g.baseline.perplexity),
          count(g.targets), formats.percent(100 * g.share))
@@ -226,7 +226,7 @@ def groups_table(figures: TruncationFigures) -> Table:
 
 
 def conditions_table(figures: ExaminationFigures) -> Table:
-    """Return every condition of an experiment, of all targets and of each group of them, with its effect."""
+    """Return the effect of every condition of an experiment, for all targets and for each group."""
     f = figures
     named = [("all", c) for c in f.conditions] + [(f"{g.by}: {g.group}", c) for g in f.groups for c in g.conditions]
     rows = [

@@ -1,4 +1,4 @@
-"""Experiments on context of one model, and what they found in a sentence each, the published numbers beside."""
+"""The findings of context experiments on one model, a sentence each, with the published numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ Examination = Result[ExaminationFigures]
 
 @dataclass(frozen=True)
 class Examinations:
-    """The experiments on one model (or one set of models) that score the same text by the same reader."""
+    """The experiments on one model (or one set of models) that score the same text with the same reader."""
 
     name: str
-    """The run, and whatever tells it apart from what else is known of it."""
+    """The run, with what distinguishes this examination from its others."""
     results: Mapping[str, Examination]
-    """By experiment; there is at least one."""
+    """Results by experiment; never empty."""
 
     @property
     def first(self) -> Examination:
@@ -47,29 +47,29 @@ class Examinations:
 
     @property
     def corpus(self) -> str:
-        """The name of the text; in lower case it is another than the published figures are of."""
+        """The name of the text. Lower-cased text has its own name, as published figures are on the original."""
         config, name = self.first.provenance.config, self.first.corpus.title()
         text = config.get("text") if config else None
         return f"{name} in lower case" if isinstance(text, dict) and text.get("lowercase") else name
 
     def counted_in(self) -> str:
-        """Return what contexts are counted in: words where the tokens of some are pieces of words, else tokens."""
+        """Return the unit of contexts: words if tokens are pieces of words, else tokens."""
         return "word" if any(r.figures.pieces_per_word for r in self.results.values()) else "token"
 
     def in_class(self, experiment: str, group: str, **parameters: object) -> EffectRecord | None:
-        """Return a condition of an experiment on the targets of a class (near, far, none); None where that is not known."""
+        """Return a condition of an experiment on the targets of a class (near, far, none); None if unknown."""
         result = self.results.get(experiment)
         targets = groups_by_class(result).get(group) if result else None
         return next(iter(conditions_with(targets.conditions, **parameters)), None) if targets else None
 
 
 def groups_by_class(result: Examination) -> dict[str, GroupRecord]:
-    """Return the targets by where a word occurred before: of the cache by what its window holds."""
+    """Return the targets by their last occurrence; for the cache, by whether its window holds it."""
     return result.figures.groups_by("cache" if result.figures.experiment == CACHE else "class")
 
 
 def examined_models(runs: Sequence[RunResults]) -> list[Examinations]:
-    """Return the examinations of all runs, those of one run that can stand in one figure together."""
+    """Return the examinations of all runs, grouping those of a run that share a figure."""
     order = list(EXPERIMENTS)
     models: dict[tuple[object, ...], list[tuple[str, dict[str, Examination]]]] = {}
     for run in runs:
@@ -78,7 +78,7 @@ def examined_models(runs: Sequence[RunResults]) -> list[Examinations]:
         for result in [*sorted(known, key=lambda r: order.index(r.figures.experiment)), *pictured]:
             f, name = result.figures, name_of(run.name, result)
             alike = models.setdefault((name, f.split, f.unit), [])
-            # What was examined twice stands in two of them.
+            # An experiment that was run twice opens a second group.
             results = next((one for _, one in alike if f.experiment not in one), None)
             if results is None:
                 results = {}
@@ -88,9 +88,9 @@ def examined_models(runs: Sequence[RunResults]) -> list[Examinations]:
 
 
 def name_of(run: str, result: Examination) -> str:
-    """Return a run's name with what is not usual about how it was examined."""
+    """Return a run's name with the options of the examination that are not the default."""
     f, parts = result.figures, [run]
-    # A cache is what its experiment is about: the conditions are read without it.
+    # The cache is the subject of its experiment, whose conditions are read without it.
     if f.read_by != "static" and f.experiment != CACHE:
         parts.append(f.read_by)
     ways = {"within documents": f.within_documents, "with the start token": f.start_token}
@@ -98,7 +98,7 @@ def name_of(run: str, result: Examination) -> str:
 
 
 def small_from(conditions: Sequence[EffectRecord]) -> int | None:
-    """Return the boundary from which on every effect, in percent of perplexity, is small; None where the farthest is not."""
+    """Return the boundary beyond which all effects in percent of perplexity are small; None if the farthest is not."""
     boundary = None
     for condition in sorted(conditions, key=lambda c: -boundary_of(c)):
         if condition.effect_percent >= SMALL:
@@ -108,18 +108,18 @@ def small_from(conditions: Sequence[EffectRecord]) -> int | None:
 
 
 def boundary_of(condition: EffectRecord) -> int:
-    """Return how many of the nearest tokens a condition leaves as they are."""
+    """Return the number of nearest tokens that a condition leaves unchanged."""
     return getattr(condition, "boundary", None) or 0
 
 
 Sentence = Callable[[Examinations, Published | None], str]
 CHANGES = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
-"""Tags of figure 1d; those of the Penn Treebank that begin so."""
+"""Beginnings of the Penn Treebank tags in figure 1d."""
 CLASSES = {"near": "near", "far": "far", "none": "not before"}
 """Classes of targets by their last occurrence, and their names."""
 IN_WINDOW = {**CLASSES, "none": "not in its window"}
-"""The same of a cache, which holds a window."""
+"""The same for a cache, by what its window holds."""
 
 
 def raised(condition: EffectRecord | None) -> str:
@@ -134,7 +134,7 @@ def _joined(*parts: str) -> str:
 
 
 def _printed(published: Published | None, figure: str, corpus: str, names: Sequence[str], text: str) -> str:
-    """Return the values that a figure of the paper prints, in a template of their own; empty without them."""
+    """Return a sentence with the values that a figure of the paper prints; empty without them."""
     printed = published.beside(corpus, *names) if published else None
     if published is None or printed is None:
         return ""
@@ -143,7 +143,7 @@ def _printed(published: Published | None, figure: str, corpus: str, names: Seque
 
 
 def levels(examinations: Sequence[Examined], published: Published | None) -> str:
-    """Describe figure 1b: how far the models are apart with little and with all context."""
+    """Describe figure 1b: the spread of the models with little context and with all of it."""
     results = [result for _, result in examinations]
     figures = [result.figures for result in results]
     parts = ["Models differ in level and in the context they use"]
@@ -174,12 +174,12 @@ def speech(examined: Examinations, published: Published | None) -> str:
 
 
 def truncation_groups(examined: Examinations, by: str) -> dict[str, GroupRecord]:
-    """Return the groups of the truncation experiment's targets; empty where they were not split so."""
+    """Return the groups of the truncation experiment's targets; empty without this split."""
     return examined.truncation.figures.groups_by(by) if examined.truncation else {}
 
 
 def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
-    """Return how much context each group of words needs, and of which words that is not known, or more context hurts."""
+    """Return how much context each group of words needs, and for which it is unknown or more context hurts."""
     needed, others = [], []
     for name, group in groups.items():
         if examined.truncation and isinstance(group, TruncationGroup):
@@ -195,7 +195,7 @@ def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
 
 
 def _tagged(result: Result[ExaminationFigures]) -> str:
-    """Return who gave the tags, and how many words have none of a known word."""
+    """Return the source of the tags, and the share of words that the tagger does not know."""
     f = result.figures
     if not f.tagger:
         return ""
@@ -205,7 +205,7 @@ def _tagged(result: Result[ExaminationFigures]) -> str:
 
 
 def local_order(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 2a: what the order of near words is worth."""
+    """Describe figure 2a: the value of the order of near words."""
     unit = examined.counted_in()
     changed = f"20 {unit}s of the context are changed, by the number of {unit}s between them and the predicted {unit}"
     return _order(examined, "local", changed,
@@ -214,7 +214,7 @@ def local_order(examined: Examinations, published: Published | None) -> str:
 
 
 def global_order(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 2b: what the order and the identity of far words are worth."""
+    """Describe figure 2b: the value of the order and the identity of far words."""
     changed = f"all but the nearest {examined.counted_in()}s of the context are changed, by the number that stay"
     return _order(examined, "global", changed,
                   _printed(published, "2b", examined.corpus, ["global-order"],
@@ -231,7 +231,8 @@ def _order(examined: Examinations, span: str, changed: str, printed: str) -> str
 
 
 def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
-    """Return the cost at the nearest boundary, and from where on it is small: `+12.3% at 5 and less than 1% from 100 on`."""
+    """Return the cost at the nearest boundary, and the boundary beyond which it is small:
+    `+12.3% at 5 and less than 1% from 100 on`."""
     ordered = sorted(conditions, key=boundary_of)
     nearest, farthest, end = ordered[0], ordered[-1], small_from(conditions)
     first = f"{raised(nearest)} at {count(boundary_of(nearest))}"
@@ -244,7 +245,7 @@ def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
 
 
 def pictured(figures: PicturedFigures) -> str:
-    """Return what an experiment that describes its own picture found: each series by boundary, or by group of the targets."""
+    """Describe the finding of an experiment with its own picture: each series by boundary, or by group of targets."""
     costs = []
     for series, conditions in by_series(figures.conditions).items():
         if figures.picture.by is None:
@@ -257,7 +258,7 @@ def pictured(figures: PicturedFigures) -> str:
 
 
 def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEffect]]:
-    """Return the conditions by the series that they belong to, in their order."""
+    """Group the conditions by series, in order."""
     series: dict[str, list[PicturedEffect]] = {}
     for condition in conditions:
         series.setdefault(condition.series, []).append(condition)
@@ -265,7 +266,7 @@ def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEf
 
 
 def dropped(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 3: what content and function words are worth, beside as many words dropped at random."""
+    """Describe figure 3: the value of content and function words, compared with as many words at random."""
     result = examined.results["drop"]
     nearest = min(map(boundary_of, result.figures.conditions))
     costs = []
@@ -280,10 +281,10 @@ def dropped(examined: Examinations, published: Published | None) -> str:
 
 
 def copied(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 4a: whether words that come back are copied or expected from what the text is about."""
+    """Describe figure 4a: whether recurring words are copied or predicted from the topic."""
     costs = []
     for group, title in CLASSES.items():
-        # A word that did not come before has nothing to drop.
+        # A word without an earlier occurrence has nothing to drop.
         target = examined.in_class("drop-target", group) if group != "none" else None
         distant = examined.in_class("drop-distant", group)
         parts = [f"{raised(target)} without the word itself"] if target else []
@@ -299,7 +300,7 @@ def copied(examined: Examinations, published: Published | None) -> str:
 
 
 def replaced(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 4b: what it costs when earlier occurrences of a word are another word."""
+    """Describe figure 4b: the cost of replacing earlier occurrences of a word by another."""
     costs = []
     for group in ("near", "far"):
         pairs = [("unknown", "by <unk>"), ("similar", "by a similar word")]
@@ -314,7 +315,7 @@ def replaced(examined: Examinations, published: Published | None) -> str:
 
 
 def cached(examined: Examinations, published: Published | None) -> str:
-    """Describe figure 7: what a cache is worth for words that come back within its window, and how many words it harms."""
+    """Describe figure 7: the gain of a cache on words that recur within its window, and the share of words it harms."""
     condition = examined.results[CACHE].figures.conditions[0]
     costs = [(title, examined.in_class(CACHE, group)) for group, title in IN_WINDOW.items()]
     by_class = ", ".join(f"{title} {raised(c)}" for title, c in costs if c)
@@ -332,9 +333,9 @@ def cached(examined: Examinations, published: Published | None) -> str:
 
 
 def comparability(examined: Examinations, published: Published) -> str:
-    """Return what the published figures are of, and in what this examination differs."""
+    """Describe the conditions of the published figures, and how this examination differs."""
     f = examined.first.figures
-    # The baseline of the cache's experiment is with it.
+    # The baseline of the cache experiment includes the cache.
     level = f.conditions[0].perplexity if f.experiment == CACHE else f.baseline.perplexity
     same = published.beside(examined.corpus, f.split) or published.beside(examined.corpus, "valid")
     if same and same.same:

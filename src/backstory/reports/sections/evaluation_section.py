@@ -1,4 +1,4 @@
-"""Measures of evaluations beside the score, those of one text side by side: answers, memory, and recency."""
+"""Measures of evaluations besides the score, side by side for each text: answers, memory and recency."""
 
 import re
 from collections import Counter
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LENGTHS = 24
-"""Lengths of a task that a terminal shows; of more, so many that lie as far apart."""
+"""Maximum number of task lengths that a terminal shows, evenly spaced."""
 TICKS = (1, 3, 10, 30, 100, 300, *(10**power for power in range(3, 9)))
-"""Distances that the axis names; longer numbers need more room."""
+"""Distances labelled on the axis; longer numbers need more space."""
 Evaluation = Result[EvaluationFigures]
 R = TypeVar("R", bound=Record)
 
 
 class Named(NamedTuple, Generic[R]):
-    """An evaluation under the name it has beside others, and the part of its figures that is shown."""
+    """An evaluation with its name among others, and the part of its figures that is shown."""
 
     name: str
     result: Evaluation
@@ -52,13 +52,13 @@ def grouped_by_text(
     part: Callable[[EvaluationFigures], R | None],
     alike: Callable[[R], Hashable] = lambda _: None,
 ) -> list[list[Named[R]]]:
-    """Return the evaluations that have this part, those of one text in one group; the static reader first in each run.
+    """Group the evaluations that have this part by text, with the static reader first in each run.
 
-    `alike`: what the parts of a group also have in common.
+    `alike` returns whatever else the parts of a group must share.
     """
     groups: dict[Hashable, list[Named[R]]] = {}
     for run in runs:
-        # The static reader first: the others are compared with it.
+        # static reader first, as the others are compared with it
         for result in sorted(run.of(EvaluationFigures), key=lambda r: (r.figures.reader != "static", r.folder)):
             if (record := part(result.figures)) is not None:
                 text = (formats.plain(result.corpus.fingerprint), result.figures.split, alike(record))
@@ -67,7 +67,7 @@ def grouped_by_text(
 
 
 def _renamed(group: Sequence[Named[R]]) -> list[Named[R]]:
-    """Name evaluations by readers, and by run where there are several; by settings and by folder where those are the same."""
+    """Name evaluations by reader, by run if there are several, and by settings and folder if names are still equal."""
     one_run = len({named.name for named in group}) == 1
     static = {named.result.figures.reader for named in group} == {"static"}
     names = [""] * len(group)
@@ -86,7 +86,7 @@ def _commands(group: Sequence[Named[R]]) -> list[str | None]:
 
 
 def title_of_text(result: Evaluation) -> str:
-    """Return what was read, in a few words: `stdlib, test`."""
+    """Return the text and the split: `stdlib, test`."""
     return f"{result.corpus.title()}, {result.figures.split}"
 
 
@@ -125,11 +125,11 @@ def _answers_terminal(result: Evaluation, console: Console) -> None:
         print_lines(console, (f"    {line}" for line in table.splitlines()))
 
 
-# --- memory: nats above the exact cost, by how long ago what comes back was last seen ---
+# --- memory: nats above the exact cost, by distance to the last occurrence ---
 
 
 def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the cost above the exact one by distance, for texts whose exact cost is known."""
+    """Yield the cost above the exact cost by distance, for texts with a known exact cost."""
     groups = grouped_by_text(runs, lambda f: f.memory)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
@@ -152,7 +152,7 @@ def _curve(memory: MemoryRecord, kind: str) -> CurveRecord | None:
 
 
 def kinds_table(group: Sequence[Named[MemoryRecord]]) -> Table:
-    """Return each reading's perplexity beside the exact one, and what it pays above the exact cost of each kind of token."""
+    """Return each reading's perplexity, the exact one, and its cost above the exact cost for each kind of token."""
     kinds, rows = [cost.kind for cost in group[0].part.kinds], []
     for name, result, memory in group:
         excess = {cost.kind: cost.excess for cost in memory.kinds}
@@ -163,7 +163,7 @@ def kinds_table(group: Sequence[Named[MemoryRecord]]) -> Table:
 
 
 def excess_table(group: Sequence[Named[MemoryRecord]], kind: str) -> Table:
-    """Return what each reading pays above the exact cost, a row for each distance."""
+    """Return the cost of each reading above the exact cost, a row per distance."""
     curves = [(named.name, curve) for named in group if (curve := _curve(named.part, kind))]
     tokens = {b.ends: b.tokens for _, curve in curves for b in curve.bins}
     excess = [{b.from_: b.excess for b in curve.bins} for _, curve in curves]
@@ -175,7 +175,7 @@ def excess_table(group: Sequence[Named[MemoryRecord]], kind: str) -> Table:
 
 
 def costs_table(memory: MemoryRecord) -> Table:
-    """Return all costs of one reading: each kind of token, and of those that come back each distance."""
+    """Return all costs of one reading, by kind of token and, for recurring ones, by distance."""
 
     def row(kind: str, ago: str, cost: CostRecord) -> tuple[str, ...]:
         nats = (decimal(value, 3) for value in (cost.nats, cost.exact, cost.excess))
@@ -208,10 +208,10 @@ def _memory_terminal(result: Evaluation, console: Console) -> None:
 
 
 def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) -> Plot | None:
-    """Draw nats above the exact cost of what comes back, against tokens since it was last seen; None where nothing does.
+    """Draw the cost above the exact cost of recurring tokens by distance to their last occurrence; None without any.
 
-    A line for each reading. 0 is the exact cost; the dashed line is what a reader pays who knows the statistics but nothing of
-    the document.
+    One line per reading, in nats. Zero is the exact cost; the dashed line is the cost to a reader that knows the
+    statistics but nothing of the document.
     """
     curves = [(named.name, curve) for named in group if (curve := _curve(named.part, kind))]
     if not curves:
@@ -237,16 +237,16 @@ def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) 
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> None:
-    """Draw the line of a reading through the points that can be drawn."""
+    """Draw the line of a reading through its finite points."""
     shown = [(x, y) for x, y in points if abs(y) < LARGEST]
     axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", markersize=3.2, **svg.series(index))
 
 
-# --- recency: nats by how many tokens ago the same token came last ---
+# --- recency: nats by distance to the last occurrence of the same token ---
 
 
 def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the gain of each reading over the static one, by how many tokens ago the same token last occurred."""
+    """Yield the gain of each reading over the static one, by distance to the last occurrence of the same token."""
     groups = same_tokens(runs)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
@@ -259,7 +259,7 @@ def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> 
 
 
 def same_tokens(runs: Sequence[RunResults]) -> list[list[Named[RecencyRecord]]]:
-    """Return the evaluations that have recency, those of the same tokens read with one batch size in one group."""
+    """Group the evaluations that have recency by tokens and batch size."""
 
     def tokens(recency: RecencyRecord) -> tuple[int, ...]:
         return recency.new.tokens, *chain.from_iterable((b.from_, b.tokens) for b in recency.bins)
@@ -268,13 +268,13 @@ def same_tokens(runs: Sequence[RunResults]) -> list[list[Named[RecencyRecord]]]:
 
 
 def static_baseline(group: Sequence[Named[RecencyRecord]]) -> Named[RecencyRecord] | None:
-    """Return the reading that the others gain on: the first static one; None where there is none, or no other."""
+    """Return the first static reading, which gains are measured over; None without it, or without another reading."""
     static = (named for named in group if named.result.figures.reader == "static")
     return next(static, None) if len(group) > 1 else None
 
 
 def recency_table(group: Sequence[Named[RecencyRecord]]) -> Table:
-    """Return what each reading pays, a row for each distance and one for the tokens that are new."""
+    """Return the cost of each reading, a row per distance and one for new tokens."""
     records = [named.part for named in group]
     rows = [
         (span(*b.ends), count(b.tokens), *(decimal(one.bins[index].nats, 3) for one in records))
@@ -285,9 +285,9 @@ def recency_table(group: Sequence[Named[RecencyRecord]]) -> Table:
 
 
 def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot | None:
-    """Draw what readings gain on the static one, against tokens since the same one came last; None where nothing comes back.
+    """Draw gains over the static reading against the distance to the last occurrence; None if nothing recurs.
 
-    A line for each reading, and a point apart for the tokens that are new. Where there is nothing to gain on, what they pay.
+    One line per reading, and a separate point for new tokens. Without a static reading, draw costs.
     """
     baseline = static_baseline(group)
     shown = [named for named in group if named is not baseline]
@@ -302,7 +302,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
             line, new = _gains(named.part, None if baseline is None else baseline.part)
             _line(axes, list(zip(distances, line, strict=True)), index)
             if new is not None and abs(new) < LARGEST:
-                # Side by side: readers that lose the same share of their prediction pay the same for what is new.
+                # Side by side, as readers that give away the same share of their prediction lose equally on new tokens.
                 beside_others = apart * 2 ** ((index + 0.5) / len(shown) - 0.5)
                 axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(index)["color"])
         if baseline:
@@ -318,7 +318,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
 
 
 def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list[float], float | None]:
-    """Return the nats of each distance and of what is new, or the gain on those of another reading of the same tokens."""
+    """Return the nats for each distance and for new tokens, or the gain over another reading of the same tokens."""
     bins, new = [b.nats for b in recency.bins], recency.new.nats
     if baseline is None:
         return bins, new
@@ -337,14 +337,14 @@ def _recency_caption(first: Named[RecencyRecord], baseline: Named[RecencyRecord]
 
 
 def _set_apart(axes: "Axes", last: float, apart: float) -> None:
-    """Mark a place for what is new, to the right of all distances."""
+    """Mark a position for new tokens, to the right of all distances."""
     ticks = [tick for tick in TICKS if tick <= last]
     axes.set_xticks([*ticks, apart], [*map(count, ticks), "new"])
     axes.axvline((last * apart) ** 0.5, color=svg.INK, linewidth=0.6, alpha=0.3)
 
 
 def _recency_terminal(result: Evaluation, console: Console) -> None:
-    """Print what the nearest and the farthest repetitions cost, and what is new."""
+    """Print the cost of the nearest and the farthest repetitions, and of new tokens."""
     if (recency := result.figures.recency) is None:
         return
     unit = plural(result.figures.unit, 2)
@@ -356,7 +356,7 @@ def _recency_terminal(result: Evaluation, console: Console) -> None:
 
 
 def _section(heading: str, part: str, pieces: Pieces, terminal: Callable[[Evaluation, Console], None]) -> Section:
-    """Return the section of the evaluations that have a part."""
+    """Return the section for evaluations that have a part."""
     return Section(
         heading, lambda f: isinstance(f, EvaluationFigures) and getattr(f, part) is not None, pieces, terminal
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EARLIER_AUDIT = "by an earlier audit"
 THIN_POINTS = 300
-"""The most points of a training curve; longer logs are averaged in groups."""
+"""Maximum number of points in a training curve; longer logs are averaged in groups."""
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
@@ -50,13 +50,13 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
             "<unk>: words that are so in the text (written) and words that are outside the vocabulary (outside)."
         )
     yield from (pieces.Note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
-    # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
+    # Splits of one text share a table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:
         yield pieces.Note("These figures are of different texts, vocabularies or units, and cannot be compared.")
 
 
 def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, list[str]]:
-    """Return the results that each warning is about; one that is about all is told once."""
+    """Return each warning with the results it concerns; one that concerns all is printed once."""
     about: dict[str, list[str]] = {}
     for run, result in measured:
         for warning in (unknown_warning(result), *overlap_warnings(result.figures)):
@@ -68,7 +68,7 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
 
 
 def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield learning curves, and the size, length and speed of every training run."""
+    """Yield learning curves, and the size, length and speed of each training."""
     yield pieces.figure(learning_curves(runs), (run.training.provenance.command for run in runs if run.training))
     yield from pieces.compact(trainings_table(runs), "Training of every run")
 
@@ -119,9 +119,9 @@ def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, 
             _audit(result), f.reader + after, text_of(result, f.split), decimal(f.bits_per_token, 3),
             decimal(f.bits_per_character, 3), decimal(f.bits_per_byte, 3),
             decimal(f.open_bits_per_byte, 3),
-            # Where tokens are words it is the perplexity itself.
+            # If tokens are words, it equals the perplexity.
             MISSING if f.unit == "word" else perplexity(f.perplexity_per_word),
-            # One row is how a text is read; several at once are an approximation worth a column.
+            # A text is normally read in one row; several at once are an approximation worth a column.
             MISSING if f.batch_size == 1 else count(f.batch_size))  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def unknown_cell(unknown: UnknownTokens, tokens: int) -> str:
 
 
 def _audit(result: Result[EvaluationFigures]) -> str:
-    """Return the audit's verdict; of a stale result that passed, why it says nothing of the run as it is now.
+    """Return the audit's verdict; for a stale result that passed, why it does not apply to the present weights.
 
     A result without cuts was audited by an earlier version, which some cheats pass.
     """
@@ -143,7 +143,7 @@ def _audit(result: Result[EvaluationFigures]) -> str:
 
 
 def text_of(result: Result, split: str) -> str:
-    """Return the text that was read, in a few words."""
+    """Return a short name of the text."""
     return f"{result.corpus.title()} {split}"
 
 
@@ -163,7 +163,7 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
     runs = [run for run in runs if _finite(run.epochs)]
     if not runs:
         return None
-    # Bits where all tokens are characters or bytes, else perplexities.
+    # bits if all tokens are characters or bytes, else perplexities
     measure = measures.bits if scored_in_bits(runs) else measures.perplexity
 
     def draw(width: float) -> "Figure":
@@ -196,7 +196,7 @@ def _learning_curve(axes: "Axes", run: RunResults, index: int, measure: Callable
 def training_points(
     run: RunResults, measure: Callable[[float], float] = measures.perplexity
 ) -> list[tuple[float, float]]:
-    """Return the training loss against epochs, as fine as the log has it, averaged to at most THIN_POINTS points."""
+    """Return the training loss against epochs at the log's resolution, averaged to at most THIN_POINTS points."""
     ends = {0: 0} | {e.epoch: e.step for e in run.epochs if e.step is not None}
     points: list[tuple[float, float]] = []
     for s in run.steps:
@@ -212,7 +212,7 @@ def training_points(
 
 def _learning_axes(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[float], float]) -> None:
     values = [measure(e.valid_nats) for run in runs for e in _finite(run.epochs)]
-    # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
+    # The first steps would flatten everything else, so whole epochs alone set the upper limit.
     whole = [measure(e.train_nats) for run in runs for e in run.epochs if e.train_nats < 700]
     steps = [value for run in runs for _, value in training_points(run, measure)]
     low, high = min(values + whole + steps), max(values + whole)

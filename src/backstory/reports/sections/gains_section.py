@@ -1,7 +1,7 @@
-"""Table of audited readings beside their fair controls, means over seeds, and the sentence at the top that names the best.
+"""Compare audited readings with their fair controls, average over seeds, and name the best in the report's headline.
 
-The control of an adaptive reader is the same model read without its outermost layer. The control of a model with a memory is
-a run of the same seed, trained in every respect alike, whose model lacks that part.
+The control of an adaptive reader is the same model read without its outermost layer. The control of a model with a
+memory is a run of the same seed, trained identically, whose model lacks that part.
 """
 
 import json
@@ -30,12 +30,12 @@ NOTE = (
 
 
 MOST_NAMED = 4
-"""Runs of a set that are all named; of more, the first two and their number."""
+"""Maximum number of runs that are all named; of more, only the first two and their number."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An evaluation that may win: audited, and of the weights that its run has now."""
+    """An evaluation that may win: audited, and made with the present weights of its run."""
 
     run: RunResults
     result: Result[EvaluationFigures]
@@ -46,13 +46,13 @@ class Contender:
 
     @property
     def shown(self) -> str:
-        """The score as it is shown: readings that look the same tie."""
+        """The formatted score. Readings with the same one tie."""
         return formats.figure(self.figures.nats_per_token, self.figures.unit)
 
 
 @dataclass(frozen=True)
 class Control:
-    """Control that a reading has to beat: its name, its score in nats, and in what alone it differs."""
+    """Control that a reading has to beat: its name, its score in nats, and its only difference."""
 
     name: str
     nats: float
@@ -60,7 +60,7 @@ class Control:
 
 
 def headline(runs: Sequence[RunResults]) -> str:
-    """Return the sentence that names the best reading and what it gains on its control; empty where nothing compares."""
+    """Return the sentence that names the best reading and its gain over its control; empty if nothing compares."""
     groups = _groups(runs)
     if not groups:
         return ""
@@ -89,7 +89,7 @@ def headline(runs: Sequence[RunResults]) -> str:
 
 
 def _apart(reading: Contender, other: float) -> str:
-    """Return how far a reading is below another score: `12.3% below`."""
+    """Return the distance to another score in words: `12.3% below`."""
     f = reading.figures
     if reading.shown == formats.figure(other, f.unit):
         return "a tie with"
@@ -98,14 +98,14 @@ def _apart(reading: Contender, other: float) -> str:
 
 
 def _change(figures: EvaluationFigures, other: float) -> float:
-    """Return the score over another one minus 1, of bits or of perplexities."""
+    """Return the relative difference from another score, of bits or of perplexities."""
     if figures.unit in measures.IN_BITS:
         return figures.nats_per_token / other - 1 if other else 0.0
     return math.expm1(min(figures.nats_per_token - other, 700))
 
 
 def _groups(runs: Sequence[RunResults]) -> list[list[Contender]]:
-    """Return the readings that compare, two or more of the same tokens, the best first."""
+    """Return groups of two or more readings of the same tokens, the best first."""
     groups: dict[Hashable, list[Contender]] = {}
     for run in runs:
         for result in run.of(EvaluationFigures):
@@ -121,7 +121,7 @@ def _groups(runs: Sequence[RunResults]) -> list[list[Contender]]:
 
 
 def _names(group: Sequence[Contender]) -> list[str]:
-    """Return the names of readings: by run and reader, as far as they differ in these."""
+    """Name readings by run and reader, leaving out what all share."""
     one_run = len({reading.run.name for reading in group}) == 1
     static = {reading.figures.reader for reading in group} == {"static"}
     return [_name(r, one_run, static) for r in group]
@@ -135,7 +135,7 @@ def _name(reading: Contender, one_run: bool, static: bool) -> str:
 
 
 def _over(reading: Contender) -> str:
-    """Return what was read, to follow a score: `over 82,430 words of ptb (test)`."""
+    """Return the phrase after a score: `over 82,430 words of ptb (test)`."""
     f = reading.figures
     return f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {reading.result.corpus.title('one text')} ({f.split})"
 
@@ -144,9 +144,9 @@ def _over(reading: Contender) -> str:
 
 
 def seed_sets(group: Sequence[Contender]) -> list[list[Contender]]:
-    """Return the readings of runs that differ only in their seed together, each set by seed, the best mean first.
+    """Group readings of runs that differ only in their seed: the best mean first, each set in order of its seeds.
 
-    A reading without such siblings is a set of its own. So are those of a set with a seed that was trained twice.
+    A reading without siblings is a set of its own. If a seed was trained twice, each reading of its set stands alone.
     """
     sets: dict[Hashable, list[Contender]] = {}
     for number, reading in enumerate(group):
@@ -163,7 +163,7 @@ def _seed(reading: Contender) -> Any:
 
 
 def _but_for_seed(reading: Contender) -> Hashable:
-    """Return all that a reading and its run were made with but for the seed; None where it was not recorded."""
+    """Return all settings of a reading and its run except the seed; None if they were not recorded."""
     trained, training = _trained(reading), reading.run.training
     if trained is None or training is None or training.provenance.seed is None:
         return None
@@ -173,7 +173,7 @@ def _but_for_seed(reading: Contender) -> Hashable:
 
 
 def seeds_table(group: Sequence[Contender]) -> Table:
-    """Return mean and sample standard deviation of the scores of runs that differ only in their seed."""
+    """Return mean and sample standard deviation of the scores of a set of seeds."""
     rows = []
     for one in seed_sets(group):
         if len(one) > 1:
@@ -184,7 +184,7 @@ def seeds_table(group: Sequence[Contender]) -> Table:
 
 
 def _mean_score(readings: Sequence[Contender]) -> tuple[str, str]:
-    """Return the mean of the scores and their sample standard deviation, with as many decimals; the latter of several."""
+    """Format the mean of the scores and, if there are several, their standard deviation with the same decimals."""
     in_bits = readings[0].figures.unit in measures.IN_BITS
     measure = measures.bits if in_bits else measures.perplexity
     scores = [measure(reading.figures.nats_per_token) for reading in readings]
@@ -195,7 +195,7 @@ def _mean_score(readings: Sequence[Contender]) -> tuple[str, str]:
 
 
 def _set_runs(readings: Sequence[Contender]) -> str:
-    """Return the names of the runs, the first of many."""
+    """Return the names of the runs; of many, only the first."""
     names = [reading.run.name for reading in readings]
     if len(names) > MOST_NAMED:
         return f"{', '.join(names[:2])}, ... ({len(names)} runs)"
@@ -203,7 +203,7 @@ def _set_runs(readings: Sequence[Contender]) -> str:
 
 
 def _headline_of_seeds(sets: Sequence[Sequence[Contender]]) -> str:
-    """Return the sentence that names the best set of seeds by its mean, and how far it is below the next."""
+    """Return the sentence that names the set of seeds with the best mean, and its distance to the next."""
     best, f = sets[0], sets[0][0].figures
     shown = _with_deviation(best)
     score = f"{shown} bits per {f.unit}" if f.unit in measures.IN_BITS else f"perplexity {shown} per {f.unit}"
@@ -230,7 +230,7 @@ def _set_name(readings: Sequence[Contender]) -> str:
 
 
 def control_of(reading: Contender, group: Sequence[Contender]) -> Control | None:
-    """Return the fair control of a reading among those of the same tokens; None where there is none."""
+    """Return the fair control of a reading among readings of the same tokens; None if there is none."""
     if reading.figures.reader != "static":
         return _without_last_reader(reading, group)
     candidates = [(other, part) for other in group if (part := _lacks(other, reading))]
@@ -252,7 +252,7 @@ def _without_last_reader(reading: Contender, group: Sequence[Contender]) -> Cont
 
 
 def _lacks(other: Contender, reading: Contender) -> str:
-    """Return the part that a run trained alike lacks; empty where it lacks none, or differs in anything else."""
+    """Return the part that another run lacks; empty if it lacks none, or differs in anything else."""
     mine, theirs = _trained(reading), _trained(other)
     if other.run is reading.run or other.figures.reader != "static" or mine is None or theirs is None:
         return ""
@@ -269,7 +269,7 @@ def _lacks(other: Contender, reading: Contender) -> str:
 
 
 def _trained(reading: Contender) -> tuple[dict[str, Any], Any, Any, Any, Any] | None:
-    """Return the parts of a model, and all else that it was trained with; None where the run did not record it."""
+    """Split a run's settings into the parts of its model and the rest; None if they were not recorded."""
     training = reading.run.training
     config = training.provenance.config if training else None
     if training is None or not isinstance(config, dict) or not isinstance(config.get("model"), dict):
@@ -283,7 +283,7 @@ def _trained(reading: Contender) -> tuple[dict[str, Any], Any, Any, Any, Any] | 
 
 
 def gains_table(group: Sequence[Contender]) -> Table:
-    """Return the readings of the same tokens, the best first, each with its control and what it gains on that."""
+    """Return the readings of the same tokens, the best first, each with its control and its gain over that."""
     unit = group[0].figures.unit
     rows = []
     for name, reading in zip(_names(group), group, strict=True):
@@ -308,7 +308,7 @@ def _signed(value: float) -> str:
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield every audited reading beside its fair control, the best first, and means over runs that differ in their seed."""
+    """Yield audited readings with their fair controls, the best first, and means over seeds."""
     groups = _groups(runs)
     for group in groups:
         f = group[0].figures

@@ -1,4 +1,4 @@
-"""Gate curves: after every epoch, how often a gate takes the auxiliary prediction, and what each of the two is worth alone."""
+"""Gate curves: use of the auxiliary prediction, and perplexity of each prediction alone, after every epoch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Lines = tuple[tuple[str, str], ...]
-"""The figures of an epoch that are drawn, and what their lines are called."""
+"""Fields of an epoch that are drawn, with the names of their lines."""
 
 SHARES: Lines = (("utilization", "λ ≥ ½ (PoU)"), ("win_share", "oracle"), ("mean_lambda", "mean λ"))
 PARTS: Lines = (("valid_perplexity", "mixture"), ("p_perplexity", "p alone"), ("q_perplexity", "q alone"))
 REACH = 5
-"""Height of the axis, in times the mixture's largest perplexity: a q that is far worse would press all else flat."""
+"""Height of the axis as a multiple of the mixture's largest perplexity; a far worse q would flatten all else."""
 PANEL = 1.9
-"""Inches of the height of a panel beside others."""
+"""Height of a panel next to others, in inches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateEpoch(GateRecord):
-    """The gate after an epoch."""
+    """An epoch and its gate statistics."""
 
     epoch: int
     valid_perplexity: float
@@ -48,7 +48,7 @@ Gated = tuple[str, list[GateEpoch]]
 
 
 def gate_epochs(run: RunResults) -> list[GateEpoch]:
-    """Return the epochs whose validation measured a gate that can be drawn."""
+    """Return the epochs whose validation has finite gate statistics."""
     epochs = []
     for e in run.epochs:
         if (g := e.gate) is None or e.valid_perplexity >= LARGEST:
@@ -59,7 +59,7 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the use of both predictions by the gate of a model with an auxiliary prediction, after every epoch."""
+    """Yield the use of both predictions by the gate of a model with an auxiliary one, after every epoch."""
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
         commands = [run.training.provenance.command for run in runs if run.training and gate_epochs(run)]
@@ -69,11 +69,11 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         yield pieces.Note(COLUMNS)
 
 
-SECTION = Section("Gate", lambda _: True, _pieces)  # from the training log, whatever results there are
+SECTION = Section("Gate", lambda _: True, _pieces)  # from the training log, so it needs no result
 
 
 def gates_table(gated: Sequence[Gated]) -> Table:
-    """Return what the gate of each run makes of its predictions after its best epoch, whose weights are kept."""
+    """Return the gate statistics of each run after its best epoch, whose weights are kept."""
     rows = []
     for name, epochs in gated:
         e = _best(epochs)
@@ -84,7 +84,7 @@ def gates_table(gated: Sequence[Gated]) -> Table:
 
 
 def _perplexity(value: float) -> str:
-    """Return a perplexity; that of the auxiliary prediction alone may have hundreds of digits, which tell nothing."""
+    """Format a perplexity. That of the auxiliary prediction alone may have hundreds of meaningless digits."""
     return perplexity(value) if value < 1e4 else "above 10⁴"
 
 
@@ -93,7 +93,7 @@ def _best(epochs: Sequence[GateEpoch]) -> GateEpoch:
 
 
 def shares(gated: Sequence[Gated]) -> Plot:
-    """Draw the share of tokens at which lambda is one half or more, that of an oracle, and mean lambda, after each epoch."""
+    """Draw, by epoch, the share of tokens with lambda at least one half, that of an oracle, and mean lambda."""
     caption = (
         "Share of validation tokens at which the gate gives the auxiliary prediction half the weight or more (PoU), share at "
         "which it is the better prediction, so that an oracle would choose it, and its mean weight λ."
@@ -120,7 +120,7 @@ def shares(gated: Sequence[Gated]) -> Plot:
 
 
 def parts(gated: Sequence[Gated]) -> Plot:
-    """Draw validation perplexity of the mixture and of either prediction by itself, after each epoch."""
+    """Draw, by epoch, validation perplexity of the mixture and of either prediction alone."""
     values = [getattr(e, key) for _, epochs in gated for e in epochs for key, _ in PARTS]
     limit = REACH * max(e.valid_perplexity for _, epochs in gated for e in epochs)
     caption = (
@@ -146,7 +146,7 @@ def parts(gated: Sequence[Gated]) -> Plot:
 
 
 def _panels(gated: Sequence[Gated], lines: Lines, limit: float, width: float) -> "Figure":
-    """Draw a panel for each run, all on the same axes; values beyond the limit are marked at it."""
+    """Draw a panel for each run, all on the same axes. Values beyond the limit are marked at the edge."""
     alone = len(gated) == 1
     figure, panels = svg.panels(width, len(gated), svg.HEIGHT if alone else PANEL, least=1.9)
     for axes, (name, epochs) in zip(panels, gated, strict=True):
@@ -162,7 +162,7 @@ def _panels(gated: Sequence[Gated], lines: Lines, limit: float, width: float) ->
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int, limit: float, called: str) -> None:
-    # Dashed, as a gate that is all or nothing puts one line on another.
+    # dashed, because lines coincide for a gate that is all or nothing
     look: dict[str, Any] = {"color": svg.COLOURS[index], "linestyle": svg.DASHES[index]}
     marker = "o" if len(points) == 1 else ""
     axes.plot(

@@ -1,4 +1,4 @@
-"""Passages word by word, sample text, and what the heads of an external memory did over a passage."""
+"""Passages word by word, sample text, and the heads of an external memory over a passage."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = 48
-"""The most tokens that stand below the picture by themselves; more are counted."""
+"""Maximum number of tokens labelled one by one below the picture; more are numbered."""
 MARKED = 12
-"""The most slots that are numbered."""
+"""Maximum number of slots that are numbered."""
 ROW, LEAST = 0.055, 1.3
-"""Inches: the height of a row, and the least height of a panel."""
+"""Height of a row and minimum height of a panel, in inches."""
 
 
 def _samples_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
@@ -56,7 +56,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
 
 
 def _terminal(result: Result[ExplanationFigures], console: Console) -> None:
-    """Print the passage, and the means of a memory's heads."""
+    """Print the passage and, for a memory, the means of its heads."""
     passage_terminal.show(result.figures.passage, console)
     if isinstance(result.figures, MemoryExplanation):
         print_lines(console, ["", *to_text(heads_table(result.figures)).splitlines(), older_words(result.figures)])
@@ -67,7 +67,7 @@ PASSAGES = Section("Word by word", of_kind(ExplanationFigures), _pieces, _termin
 
 
 def memory_pieces(figures: ExplanationFigures, prefix: str) -> Iterator[Piece | None]:
-    """Yield what the heads of a memory did; nothing for another explanation."""
+    """Yield the statistics and weights of a memory's heads; nothing for other explanations."""
     if isinstance(figures, MemoryExplanation):
         yield pieces.Tabular(heads_table(figures), "The heads of the memory")
         yield pieces.Paragraph(older_words(figures))
@@ -75,7 +75,7 @@ def memory_pieces(figures: ExplanationFigures, prefix: str) -> Iterator[Piece | 
 
 
 def heads_table(figures: MemoryExplanation) -> Table:
-    """Return the means over the passage of each head of a memory, a row each."""
+    """Return the means over the passage, a row for each head."""
     f, reading = figures, len(figures.entropy_bits.read)
     names = ["write", *(["read"] if reading == 1 else [f"read {head}" for head in range(1, reading + 1)])]
     measured = [[means.write, *means.read] for means in f.head_means]
@@ -90,7 +90,7 @@ def heads_table(figures: MemoryExplanation) -> Table:
 
 
 def older_words(figures: MemoryExplanation) -> str:
-    """Return how much is read of words before those that are shown one by one, in a sentence."""
+    """Return a sentence on the share of reads from words before those shown."""
     return f"{percent(figures.older_percent)} of what is read comes from older words."
 
 
@@ -120,7 +120,7 @@ def memory_weights(figures: ExplanationFigures, prefix: str = "weights") -> Plot
 
 
 def weights_caption(weights: MemoryWeights, total: int | None) -> str:
-    """Return what is drawn, and what is left out of a passage of `total` tokens."""
+    """Describe the picture, and what it leaves out of a passage of `total` tokens."""
     fulls = [f"{max(map(max, slots)):.2g}" for slots in (weights.write, weights.read)]
     shown, slots, tokens = len(weights.slots), weights.of, len(weights.tokens)
     of = f"the {count(shown)} of {count(slots)} slots with the most weight"
@@ -136,7 +136,7 @@ def weights_caption(weights: MemoryWeights, total: int | None) -> str:
 
 
 def _panel(axes: "Axes", weights: Sequence[Sequence[float]]) -> None:
-    """Draw one path for each shade: a rectangle for each cell would be a page of megabytes."""
+    """Draw one path per shade; a rectangle per cell would take megabytes."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

@@ -1,4 +1,4 @@
-"""Predictors that were refereed: the score and the verdict on each condition, and several predictors side by side."""
+"""Refereed predictors: score, verdict on each condition, and several predictors side by side."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ Refereed = Result[RefereeFigures]
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the score of each refereed predictor, and each condition, with the place and evidence of a failure."""
+    """Yield the score of each refereed predictor and its conditions, with position and evidence of failures."""
     results = [result for run in runs for result in run.of(RefereeFigures)]
     for result in results:
         if failed := [_words(violation.condition) for violation in result.figures.violations]:
@@ -59,7 +59,7 @@ def _words(condition: str) -> str:
 
 
 def _facts(figures: RefereeFigures) -> Iterator[tuple[str, str]]:
-    """Yield the score, the verdict on each condition, and how much was tried."""
+    """Yield the score, the verdict on each condition, and the extent of the tests."""
     failed = {violation.condition: violation for violation in figures.violations}
     yield "score", _score(figures)
     for condition in figures.audit.checks or {}:
@@ -86,7 +86,7 @@ def _score(figures: RefereeFigures) -> str:
 
 
 def _extent(figures: RefereeFigures) -> str:
-    """Return how much was tried, and how sure that is."""
+    """Return the extent of the tests, and the chance that they miss a cheat."""
     if figures.decoded == figures.tokens:
         return "every token was decoded"
     return (

@@ -1,4 +1,4 @@
-"""Reproductions: published beside ours, system by system, and whether each claim and finding holds."""
+"""Reproductions: published and our scores of each system, and the verdict on each claim and finding."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ JUDGED = (
     "with the smallest and the largest over the seeds, or with the bootstrap interval of one seed."
 )
 HOW = ("Parameters", "Trained", "Note")
-"""Columns on the training of a system, the same for all its readings."""
+"""Columns on a system's training, which are constant over its readings."""
 EPOCHS = (
     "Validation perplexity after every epoch: the mean over seeds, shaded from the lowest to the highest seed. A gain that is "
     "there from the first epoch and lost again towards the last is a faster start; a gain that remains is a better model."
@@ -55,7 +55,7 @@ EPOCHS = (
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield published figures beside ours, system by system, and whether each claim and finding holds."""
+    """Yield published and our scores of each system, and the verdict on each claim and finding."""
     results = [(run, result) for run in runs for result in run.of(ReproductionFigures)]
     for number, (run, result) in enumerate(results, start=1):
         f = result.figures
@@ -101,7 +101,7 @@ SECTION = Section("Published and ours", of_kind(ReproductionFigures), _pieces)
 
 
 def systems_table(figures: ReproductionFigures) -> Table:
-    """Return every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
+    """Return each reading of each system: the published figure, and ours over its seeds."""
     f = figures
     rows = [
         (s.system, s.place.described(), _published(f, s), _figure(f, s.mean), _figure(f, s.deviation), _seeds(s),
@@ -146,7 +146,7 @@ def _context(figures: ReproductionFigures, system: str) -> str:
 
 
 def _speed(figures: ReproductionFigures, system: SystemRecord) -> str:
-    """Return the tokens read in a second: the median over the seeds; unknown of older results."""
+    """Return the tokens read per second, the median over the seeds; unknown for older results."""
     readings = figures.readings_of(system)
     speeds = [r.tokens / r.seconds for r in readings if r.seconds and r.tokens is not None]
     return count(statistics.median(speeds)) if speeds else MISSING
@@ -171,13 +171,13 @@ def _training(system: SystemRecord) -> str:
 
 
 def gates_table(figures: ReproductionFigures) -> Table:
-    """Return the scores of the gate between two predictions in every reading, and those of other ways to combine them.
+    """Return, for every reading, the score of the gate and of other ways to combine its two predictions.
 
-    A perplexity for each prediction by itself, for the oracle (a bound, no result), other temperatures and one lambda for all.
+    Perplexities are of each prediction alone, the oracle (a bound, no result), other temperatures and constant lambda.
     """
     rows = []
     for system in figures.systems:
-        # A cache leaves the gate inside it as it was.
+        # A cache does not change the gate inside it.
         readings = [] if "cache" in system.reader else figures.readings_of(system)
         if policies := [reading.policy for reading in readings if reading.policy]:
             rows.append((system.system, system.place.described(), *_gate(policies), count(len(policies))))
@@ -187,7 +187,7 @@ def gates_table(figures: ReproductionFigures) -> Table:
 
 
 def _gate(policies: Sequence[PolicyRecord]) -> tuple[str, ...]:
-    """Return mean lambda, PoU and perplexities over the readings of the seeds."""
+    """Return lambda, PoU and perplexities, averaged over seeds."""
     return (
         _mean((p.mean_lambda for p in policies), 3),
         formats.percent(100 * statistics.fmean(p.utilization for p in policies)),
@@ -200,7 +200,7 @@ def _gate(policies: Sequence[PolicyRecord]) -> tuple[str, ...]:
 
 
 def memory_table(figures: ReproductionFigures) -> Table:
-    """Return the cost above the exact one for tokens that recur, by how many tokens ago they were seen."""
+    """Return the cost of recurring tokens above the exact cost, by distance to their last occurrence."""
     by_place = _by_place(figures, lambda reading: reading.memory.curves if reading.memory else ())
     bins, rows = _all_ends(c.bins for curves in by_place.values() for c in curves), []
     for key, curves in by_place.items():
@@ -213,7 +213,7 @@ def memory_table(figures: ReproductionFigures) -> Table:
 
 
 def recency_table(figures: ReproductionFigures) -> Table:
-    """Return the cost of a token in nats, by how many tokens ago the same one last occurred."""
+    """Return the cost of a token in nats, by distance to its last occurrence."""
     by_place = _by_place(figures, lambda reading: [reading.recency] if reading.recency else [])
     bins = _all_ends(r.bins for records in by_place.values() for r in records)
     rows = []
@@ -227,7 +227,7 @@ def recency_table(figures: ReproductionFigures) -> Table:
 def _by_place(
     figures: ReproductionFigures, parts: Callable[[ReadingRecord], Iterable[R]]
 ) -> dict[tuple[str, str], list[R]]:
-    """Return parts of the readings by system and by how it was read, those of all seeds together."""
+    """Group a part of the readings of all seeds by system and reading."""
     by_place: dict[tuple[str, str], list[R]] = {}
     for system in figures.systems:
         if of_system := [part for reading in figures.readings_of(system) for part in parts(reading)]:
@@ -236,12 +236,12 @@ def _by_place(
 
 
 def _all_ends(ranges: Iterable[Sequence[DistanceRange]]) -> list[tuple[int, int | None]]:
-    """Return the distances that any of these has, the nearest first."""
+    """Return all distances that occur, the nearest first."""
     return sorted({one.ends for bins in ranges for one in bins}, key=itemgetter(0))
 
 
 def _mean(values: Iterable[float | None], digits: int = 2) -> str:
-    """Return the mean of those that are there."""
+    """Return the mean of the values that are not None."""
     known = [value for value in values if value is not None]
     return formats.decimal(statistics.fmean(known), digits) if known else MISSING
 
@@ -281,7 +281,7 @@ def findings_table(figures: ReproductionFigures) -> Table:
 
 
 def _tested(figures: ReproductionFigures, names: Iterable[str]) -> str:
-    """Return size and training of the systems that a verdict is about, once where they agree; empty for older results."""
+    """Return size and training of the systems behind a verdict, once if they agree; empty for older results."""
     first = {system.system: system for system in reversed(figures.systems) if system.protocol}
     sizes: dict[str, dict[str, None]] = {}
     for system in (first[name] for name in names if name in first):
@@ -331,7 +331,7 @@ def _raised(nats: float) -> float:
 
 
 def epochs_table(figures: ReproductionFigures) -> Table:
-    """Return mean validation perplexity after the first epochs of every system, after each doubling, and after the last."""
+    """Return each system's mean validation perplexity after the first epochs, each doubling, and the last epoch."""
     curves = _curves(figures)
     last = max((len(curve) for of_system in curves.values() for curve in of_system), default=0)
     shown = [epoch for epoch in (2**power for power in range(20)) if epoch < last] + ([last] if last else [])
@@ -343,7 +343,7 @@ def epochs_table(figures: ReproductionFigures) -> Table:
 
 
 def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
-    """Draw a line for each system; None where no run was trained for more than an epoch."""
+    """Draw a learning curve per system; None if no run has more than one epoch."""
     curves = _curves(figures)
     if not curves:
         return None
@@ -370,7 +370,7 @@ def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
 
 
 def _curves(figures: ReproductionFigures) -> dict[str, list[list[float]]]:
-    """Return the validation perplexities of every run of more than an epoch, by system; older results record none."""
+    """Return the validation perplexities of runs of several epochs, by system; older results have none."""
     curves: dict[str, list[list[float]]] = {}
     for run in figures.runs:
         if len(curve := _curve(run)) > 1:
@@ -379,5 +379,5 @@ def _curves(figures: ReproductionFigures) -> dict[str, list[list[float]]]:
 
 
 def _curve(run: RunRecord) -> list[float]:
-    """Return the perplexities up to where the training broke down, if it did."""
+    """Cut the perplexities off where the training diverged."""
     return list(itertools.takewhile(lambda value: value < LARGEST, (value for _, value in run.curve)))

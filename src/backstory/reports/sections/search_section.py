@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_BEST = 5
-"""Trials whose settings stand side by side."""
+"""Number of best trials whose settings are shown side by side."""
 MOST_PICTURES = 4
-"""Settings that have a picture, those that mattered most."""
+"""Number of settings with a picture, the most important ones."""
 NOTE = (
     "Importance is a setting’s share in what distinguishes the good trials from the others (PED-ANOVA). Few trials say little "
     "about it, and nothing about settings that were hardly varied."
 )
 HEIGHT = 8
-"""Lines of the picture."""
+"""Height of the terminal's picture in lines."""
 LABEL = 7
-"""Characters of the numbers left of it."""
+"""Width of the numbers left of it, in characters."""
 FAR = 2.0
-"""Times the best perplexity: trials above that stand at the upper edge, as they would press everything else flat."""
+"""Upper limit of the picture, as a multiple of the best perplexity. Worse trials are drawn at the edge."""
 MOST_CURVES = 300
 _BEST, _OTHER = svg.COLOURS[1], svg.COLOURS[0]
 BAR = 10
-"""Characters of the longest bar."""
+"""Length of the longest bar in characters."""
 MOST_TROUBLED = 10
-"""Trials with a problem that are listed."""
+"""Maximum number of listed trials with a problem."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 DOT, RING, STAR = "•", "∘", "★"
 
@@ -60,7 +60,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
 
 
 def search_pieces(figures: SearchFigures, prefix: str, level: int) -> Iterator[Piece | None]:
-    """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
+    """Yield the search, under headings of that level. `prefix` begins its ids and must be unique on a page."""
     f, best = figures, figures.best_trial
     pictured = [p for p in by_importance(f) if not p.same][:MOST_PICTURES]
     pictures = [against(f, p, f"{prefix}-parameter{i}") for i, p in enumerate(pictured, start=1)]
@@ -83,12 +83,12 @@ def search_pieces(figures: SearchFigures, prefix: str, level: int) -> Iterator[P
 
 
 def by_importance(figures: SearchFigures) -> list[ParameterRecord]:
-    """Return the parameters, those that mattered most first; in their own order where nothing is known of that."""
+    """Return the parameters by importance, the largest first; in their own order if it is unknown."""
     return sorted(figures.parameters, key=lambda p: -(p.importance or 0.0))
 
 
 def best_table(figures: SearchFigures, most: int) -> Table:
-    """Return the settings of the best trials side by side, with where they were searched and how much they mattered."""
+    """Return the settings of the best trials side by side, with their ranges and importance."""
     f = figures.scored()
     best = f.ranked[:most]
     measured = any(p.importance is not None for p in f.parameters)
@@ -103,7 +103,7 @@ def best_table(figures: SearchFigures, most: int) -> Table:
 
 
 def trials_table(figures: SearchFigures, settings: bool = True) -> Table:
-    """Return every trial: how it ended and, with `settings`, the values that it tried."""
+    """Return every trial with its outcome and, with `settings`, its values."""
     f = figures.scored()
     names = [p.name for p in f.parameters if not p.same] if settings else []
     rows = []
@@ -123,12 +123,12 @@ def _value(value: object) -> str:
 
 
 def importance(parameter: ParameterRecord) -> str:
-    """Return how much a parameter mattered, in percent."""
+    """Return the importance of a parameter in percent."""
     return MISSING if parameter.importance is None else f"{100 * parameter.importance:.0f}%"
 
 
 def searched(parameter: ParameterRecord) -> str:
-    """Return where a parameter's values came from: `0.001 to 0.1, log, where model.core.layers is 2`."""
+    """Return the range of a parameter: `0.001 to 0.1, log, where model.core.layers is 2`."""
     if parameter.same:
         source = f"as {parameter.same}"
     elif parameter.choices:
@@ -144,7 +144,7 @@ def searched(parameter: ParameterRecord) -> str:
 
 
 def show_search(result: Result[SearchFigures], console: Console, most: int = MOST_BEST) -> None:
-    """Print a search: a sentence, the settings of its best trials, its trials as points, and what went wrong."""
+    """Print a search: a sentence, the settings of its best trials, a picture of all trials, and the problems."""
     f = result.figures
     if f.title:
         print_text(console, f.title, "bold")
@@ -167,7 +167,7 @@ def show_search(result: Result[SearchFigures], console: Console, most: int = MOS
 
 
 def widest_best(figures: SearchFigures, width: int, most: int) -> str:
-    """Return the settings of as many of the best trials as the width holds, with a bar for how much each mattered."""
+    """Return the settings of as many of the best trials as fit, with a bar for each importance."""
     for number in range(most, 0, -1):
         table = _with_bars(best_table(figures, number), figures)
         text = to_text(table)
@@ -197,7 +197,7 @@ def _bar(share: float) -> str:
 
 
 def picture(figures: SearchFigures, width: int) -> list[Text]:
-    """Return trials as points, a column each (or the best of several), the lower the better."""
+    """Return trials as points, a column each (or the best of several); lower is better."""
     trials = figures.scored().valued
     low = min(t.value for t in trials)
     high = min(max(t.value for t in trials), FAR * low)
@@ -225,7 +225,7 @@ def picture(figures: SearchFigures, width: int) -> list[Text]:
 
 
 def history(figures: SearchFigures, prefix: str) -> Plot | None:
-    """Draw the validation perplexity of every trial in the order in which they began, and the best so far as a line."""
+    """Draw the validation perplexity of every trial in order of start, and the best so far as a line."""
     f = figures.scored()
     trials, best = f.valued, f.best_trial
     if best is None:
@@ -251,7 +251,7 @@ def history(figures: SearchFigures, prefix: str) -> Plot | None:
 
 
 def trial_curves(figures: SearchFigures, prefix: str) -> Plot | None:
-    """Draw the validation curve of every trial, that of the best one as a thick line."""
+    """Draw the validation curve of every trial, with the best one thick."""
     f = figures.scored()
     best = f.best_trial
     trials = [t for t in f.trials if len(t.curve) > 1][-MOST_CURVES:]

@@ -1,4 +1,4 @@
-"""Settings of the runs, what it takes to measure them again, and results that this version does not know."""
+"""Settings of the runs, commands to repeat the measurements, and results of unknown kinds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -13,13 +13,13 @@ from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, R
 from backstory.results.published_values import Published
 
 FEW = 4
-"""Settings that only some runs have; more are folded up."""
+"""Maximum number of settings that only some runs have; more are collapsed."""
 MOST_ROWS = 200
-"""The most rows of a table of a result this version does not know."""
+"""Maximum number of rows for a result of an unknown kind."""
 
 
 def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield results of kinds that this version does not know."""
+    """Yield results of unknown kinds."""
     for run in runs:
         for result in run.of(OtherFigures):
             heading = f"{run.name}: {result.figures.label}"
@@ -30,7 +30,7 @@ def _others_pieces(runs: Sequence[RunResults], published: Published | None) -> I
 def _settings_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     """Yield the settings, with those that differ side by side."""
     table = differences_table(runs)
-    # The settings of a part that only some runs have would bury the others.
+    # Settings of a part that only some runs have would bury the others.
     some = [row for row in table.rows if MISSING in row]
     shown = Table(table.columns, tuple(row for row in table.rows if row not in some or len(some) < FEW))
     yield pieces.Tabular(shown, "Settings that differ", "settings")
@@ -42,7 +42,7 @@ def _settings_pieces(runs: Sequence[RunResults], published: Published | None) ->
 
 
 def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
-    """Yield the commands that repeat every measurement, and what they depend on."""
+    """Yield the commands that repeat every measurement, and the conditions they depend on."""
     for run in runs:
         yield pieces.Heading(run.name) if len(runs) > 1 else None
         yield pieces.Code("\n".join(commands(run)))
@@ -60,7 +60,7 @@ AGAIN = Section("Measure it again", _any, _again_pieces)
 
 
 def differences_table(runs: Sequence[RunResults]) -> Table:
-    """Return the settings on which the runs differ, a row each and a column per run; empty where there are none."""
+    """Return the settings in which the runs differ, with a row each and a column per run; empty without any."""
     settings = [_settings(run) for run in runs]
     if len(runs) < 2 or not all(settings):
         return Table((), ())
@@ -71,17 +71,17 @@ def differences_table(runs: Sequence[RunResults]) -> Table:
 
 
 def _settings(run: RunResults) -> dict[str, str]:
-    """Return a run's settings, nested keys joined by dots; empty where they cannot be read, or unfold from references."""
+    """Return a run's settings with dotted keys; empty if they cannot be read or contain YAML references."""
     try:
         referring = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(run.config, yaml.SafeLoader))
         settings = {} if referring else yaml.safe_load(run.config)
         return dict(_flat(settings, "")) if settings and isinstance(settings, dict) else {}
-    except Exception:  # impossible dates, numbers and depths come as errors of many kinds
+    except Exception:  # impossible dates, numbers and depths raise errors of many types
         return {}
 
 
 def values_table(values: Mapping[str, object]) -> Table:
-    """Return any figures as keys and values, nested keys joined by dots."""
+    """Return any figures as dotted keys and values."""
     pairs = _flat(values, "")
     rows = pairs[:MOST_ROWS]
     if len(pairs) > MOST_ROWS:
@@ -98,20 +98,20 @@ def _flat(value: object, path: str) -> list[tuple[str, str]]:
 
 
 def commands(run: RunResults) -> list[str]:
-    """Return the commands that made the results, in the order of the results, each once."""
+    """Return the commands that made the results, in order, without repeats."""
     return list(dict.fromkeys(result.provenance.command for result in run.results if result.provenance.command))
 
 
 def facts(run: RunResults) -> list[tuple[str, str]]:
-    """Return seed, weights, commit, versions, device, precision, text and time as (term, text), where a run's results agree.
+    """Return (term, text) of the facts on which a run's results agree: seed, weights, commit, versions, device, ...
 
-    A fact that none records is `not recorded`.
+    A fact that no result records is `not recorded`.
     """
     return [(term, texts[0]) for term, texts in _facts(run).items() if len(set(texts)) == 1]
 
 
 def again_table(run: RunResults) -> Table:
-    """Return a row for each result, with the facts on which the results differ; empty where they agree."""
+    """Return a row for each result with the facts on which they differ; empty if they agree."""
     differing = {term: texts for term, texts in _facts(run).items() if len(set(texts)) > 1}
     labels = [result.figures.label for result in run.results]
     rows = tuple(zip(labels, *differing.values(), strict=True)) if differing else ()
@@ -119,14 +119,14 @@ def again_table(run: RunResults) -> Table:
 
 
 def _facts(run: RunResults) -> dict[str, list[str]]:
-    """Return what each result says of every fact."""
+    """Return each fact with its value in every result."""
     return {
         term: [fact(result.provenance) or "not recorded" for result in run.results] for term, fact in _FACTS.items()
     }
 
 
 def _weights(origin: ProvenanceRecord) -> str:
-    """Return the first digits of the hash, which tell weights apart."""
+    """Return the first digits of the weights' hash."""
     weights = origin.weights if isinstance(origin.weights, list) else [origin.weights]
     return ", ".join(str(one)[:12] for one in weights if one is not None or len(weights) > 1)
 
