@@ -1,4 +1,4 @@
-"""Results as typed records: every kind is declared once, and read, checked, written and documented from that; no torch."""
+"""Results as typed records. One declaration per kind reads, checks, writes and documents them. Needs no torch."""
 
 from backstory.results.common import AuditRecord, Figures, ProvenanceRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures

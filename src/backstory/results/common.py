@@ -37,7 +37,7 @@ class Figures(Record):
 
     @property
     def read_by(self) -> str:
-        """The reader of the text, `static` where none is named."""
+        """The reader of the text, `static` if none is named."""
         return "static"
 
     def caption(self) -> str:
@@ -74,7 +74,7 @@ class CorpusRecord(Record):
     more: Json = other_keys()
 
     def title(self, default: str = "unnamed text") -> str:
-        """Return the corpus's name, or `default` where none is recorded."""
+        """Return the corpus's name, or `default` if none is recorded."""
         return self.name or default
 
 
@@ -128,7 +128,7 @@ class ProvenanceRecord(Record):
 
     @staticmethod
     def begun(config: Json, device: str, precision: str, reason: str, corpus: Json) -> "ProvenanceRecord":
-        """Return the provenance of a result when the work begins; `seconds` are known at its end."""
+        """Return the provenance at the start of the work; `seconds` is filled in at its end."""
         return ProvenanceRecord(
             config=config,
             seed=config["seed"],
@@ -176,7 +176,7 @@ class UnknownTokens(Record):
 
     @staticmethod
     def counted(share: UnknownShare | None) -> "UnknownTokens":
-        """Return the record of a share; of None, for tokens of no vocabulary, one without values."""
+        """Return the record of a share; without values for None, as for tokens without a vocabulary."""
         if share is None:
             return UnknownTokens()
         return UnknownTokens(
@@ -193,7 +193,7 @@ class UnknownTokens(Record):
         return UnknownShare(tokens, self.unknown_tokens, self.out_of_vocabulary_tokens, cause)
 
     def unknown_faults(self, tokens: int) -> Iterator[tuple[str, str]]:
-        """Yield a fault where the counts are not parts of this number of tokens."""
+        """Yield a fault unless the counts are parts of this number of tokens."""
         if not (self.out_of_vocabulary_tokens or 0) <= (self.unknown_tokens or 0) <= tokens:
             yield "unknown_tokens", "a number of tokens, of which those outside the vocabulary are a part"
 
@@ -213,7 +213,7 @@ class OverlapRecord(Record):
 
     @staticmethod
     def measured(overlaps: Iterable[SplitOverlap] | None) -> "tuple[OverlapRecord, ...] | None":
-        """Return the records of overlaps; None where they were not measured."""
+        """Return the records of overlaps; None if they were not measured."""
         if overlaps is None:
             return None
         return tuple(OverlapRecord(split=o.split, in_=o.other, window=o.window, share=o.share) for o in overlaps)
@@ -245,7 +245,7 @@ class AuditRecord(Record):
     """Failures, each with its place; empty if the audit passed."""
 
     def in_words(self) -> str:
-        """Return how it ended: `passed at 8 places, 272 cuts`, or `FAILED` and the reasons."""
+        """Return the outcome in words: `passed at 8 places, 272 cuts`, or `FAILED` with the reasons."""
         if not self.passed:
             return f"FAILED: {'; '.join(map(plain, self.failures or ()))}"
         cuts = f", {count(self.cuts)} {plural('cut', self.cuts)}" if self.cuts else ""

@@ -1,4 +1,4 @@
-"""Show a result where Python runs interactively: as a pandas frame, and as a small HTML table in a notebook."""
+"""Show a result in interactive Python: as a pandas frame, and as a small HTML table in notebooks."""
 
 import html
 from abc import abstractmethod
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import pandas
 
 LONGEST_TABLE = 20
-"""Rows of an HTML table; the frame has all."""
+"""Maximum number of rows in an HTML table; the frame has all."""
 LONGEST_CELL = 60
-"""Characters of a cell."""
+"""Maximum length of a cell in characters."""
 
 
 class Displayable:
-    """Base of what a notebook shows."""
+    """Base of classes that notebooks display."""
 
     rows_in: ClassVar[str] = ""
-    """The field whose records are the rows of `to_frame()`; empty: the whole is one row."""
+    """The field whose records are the rows of `to_frame()`; empty for a single row."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Displayable:
         return pandas.json_normalize([dict(row) for row in self.frame_rows()]).dropna(axis="columns", how="all")
 
     def _repr_html_(self) -> str:
-        """Return a table of the single values and, if there are any, one of the rows. All text is escaped."""
+        """Return a table of the single values and, if there are any, a table of the rows. All text is escaped."""
         values, rows = self.to_dict(), self.frame_rows()
         return _values_table(values, self.caption()) + (_rows_table(rows) if rows != [values] else "")
 
@@ -60,7 +60,7 @@ def _scalar(value: Any) -> bool:
 
 
 def _values_table(values: Mapping[str, Any], caption: str) -> str:
-    """Return single values as lines of name and value; values that are absent or have parts are left out."""
+    """Return single values as lines of name and value, without absent and nested ones."""
     shown = {name: value for name, value in values.items() if value is not None and _scalar(value)}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def _values_table(values: Mapping[str, Any], caption: str) -> str:
 
 
 def _rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows of single values under their names, the first of many rows with a note on the others."""
+    """Return rows of single values under their names; of many rows, the first and a note on the others."""
     first = rows[:LONGEST_TABLE]
     names = [
         name

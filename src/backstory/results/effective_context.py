@@ -1,4 +1,4 @@
-"""Records of effective contexts, with the definition by which those of older results are read."""
+"""Records of effective contexts, and conversion of older results to the present definition."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ class ContextRecord(Record):
     """Effective context of some targets."""
 
     context: Count | None
-    """The shortest context from which on the perplexity of all is within `threshold_percent` of the baseline's, either
-    way. Null: more than `maximum_context`, or none, as more context hurts."""
+    """The shortest context such that it and all longer ones have a perplexity within `threshold_percent` of the
+    baseline's, either way. Null: more than `maximum_context`, or none, because more context hurts."""
     low: Count | Absent | None = ABSENT
     """Lower end of its 95% interval, over targets, and over models if there are several (over targets alone in results from
-    before November 26, 2026); null where that was not reached. Absent from older results."""
+    before November 26, 2026); null if it was not reached. Absent from older results."""
     high: Count | Absent | None = ABSENT
     """Upper end of it."""
     more_context_hurts: bool | None = None
@@ -45,7 +45,7 @@ class ContextRecord(Record):
 
     @property
     def interval(self) -> tuple[int | None, int | None] | None:
-        """The ends of the interval, None where one was not reached; None where the result has no interval."""
+        """The ends of the interval, each None if not reached; None if the result has no interval."""
         return None if isinstance(self.low, Absent) or isinstance(self.high, Absent) else (self.low, self.high)
 
     @property
@@ -58,10 +58,10 @@ class ContextRecord(Record):
     def in_words(self, longest: int, unit: str = "token", full: int | None = None) -> str:
         """Return it in words: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`.
 
-        Where it is the baseline's own context, which is measured from itself: `at least 100 words, the longest context that
-        was read (95%: 50 to 100 or more)`. Where there is none: `more context hurts: best at 5 words (22.5% better than with
-        100)`. `longest` is the maximum context, `unit` what it is counted in, and `full` the context of the baseline (None:
-        all there is).
+        For the baseline's own context, which is compared with itself:
+        `at least 100 words, the longest context that was read (95%: 50 to 100 or more)`. If there is none:
+        `more context hurts: best at 5 words (22.5% better than with 100)`. `longest` is the maximum context, `unit`
+        what it is counted in, and `full` the context of the baseline (None: all there is).
         """
         if self.best is not None:
             best, percent_better = self.best[0], percent(-self.best[1])
@@ -74,7 +74,7 @@ class ContextRecord(Record):
         words = f"{count(self.context)} {plural(unit, self.context)}"
         if self.is_lower_bound(full):
             words = f"at least {words}, the longest context that was read"
-        if self.interval is None:  # an older result, whose interval is of another definition
+        if self.interval is None:  # an older result, whose interval has another definition
             return words
         low, high = (more if end is None else f"{count(end)}{' or more' * (end == full)}" for end in self.interval)
         return (
@@ -82,7 +82,7 @@ class ContextRecord(Record):
         )
 
     def is_lower_bound(self, full: int | None) -> bool:
-        """Return True if it is the baseline's own context, `full`: nothing longer was read that it could be compared with."""
+        """Return True if it is the baseline's own context, `full`, so that no longer one was compared."""
         return self.context is not None and self.context == full
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -98,7 +98,7 @@ class ContextRecord(Record):
     def redefined(self, tried: Sequence["Tried"], threshold_percent: float) -> Self:
         """Return the effective context of an older result by today's definition, from the effects of what was tried.
 
-        The interval is left out where the older one was another context's.
+        The interval is dropped if it belongs to another context.
         """
         if self.more_context_hurts is not None:
             return self

@@ -1,4 +1,4 @@
-"""Records of an evaluation, and of what a reading measures beside its score."""
+"""Records of an evaluation, and of its measures besides the score."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +152,7 @@ class MemoryRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NewTokens(Record):
-    """Tokens that had not come before."""
+    """Tokens without an earlier occurrence."""
 
     tokens: Count
     """Their number."""
@@ -179,7 +179,7 @@ class RecencyRecord(Record):
     """Cost of a token by the distance to its last occurrence, which shows a memory of what was read so far."""
 
     new: NewTokens
-    """The tokens that had not come before."""
+    """Tokens without an earlier occurrence."""
     bins: tuple[RecencyRange, ...]
     """The others, in each range of distances that occurs, the nearest first."""
 
@@ -206,7 +206,7 @@ class AnswerCounts(Record):
     """Share of documents in which every answer token is right."""
 
     def in_words(self) -> str:
-        """Return how much is right, in a few words."""
+        """Return the accuracy in a few words."""
         shares = (percent(100 * share) for share in (self.token_accuracy, self.bit_accuracy, self.document_accuracy))
         return "{} of the answer tokens, {} of the bits and {} of the documents are right".format(*shares)
 
@@ -307,7 +307,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     """Lines that were scored, each by itself from the model's start ([reading.md](reading.md#line-by-line)). Absent if
     the text was read from end to end."""
     empty_lines: Count | None = left_out()
-    """Lines of nothing but white space, which were left out. Absent if `lines` is."""
+    """Blank lines, which were left out. Absent if `lines` is."""
     nats_per_token: Number
     """The score."""
     perplexity: Positive
@@ -320,7 +320,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     """The same loss spread over the text's bytes."""
     open_bits_per_byte: Number | None = left_out()
     """The loss plus the cost of spelling out what the tokens do not say, per byte of the file: compares models of all
-    vocabularies ([codec.md](codec.md#what-a-code-length-is)). Absent if the file is not there, or over 16 MiB."""
+    vocabularies ([codec.md](codec.md#what-a-code-length-is)). Absent if the file is missing, or over 16 MiB."""
     words: Count | None = None
     """Words of the text, see below."""
     nats_per_word: Number | None = None

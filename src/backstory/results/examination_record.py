@@ -24,7 +24,7 @@ from backstory.results.validation import (
 )
 
 SMALL = 1.0
-"""Percent of perplexity: what costs less has next to no effect."""
+"""Smallest effect that counts, in percent of perplexity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +116,11 @@ class DropEffect(NamedEffect):
     words: Name
     """`content` or `function`."""
     control: bool
-    """True if as many were dropped at random instead."""
+    """True if as many random words were dropped instead."""
     boundary: Count
     """The nearest tokens, left as they are."""
     dropped: Number | None = left_out()
-    """Mean number of tokens that went."""
+    """Mean number of tokens that were dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class CacheEffect(NamedEffect):
     hurt: Amount | None = left_out()
     """Share of the targets that the cache makes worse."""
     outside_window: Amount | None = left_out()
-    """Share of the split's tokens that are not in the cache's window where they come. Absent from older results."""
+    """Share of the split's tokens that the cache's window does not hold when they occur. Absent from older results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class PicturedEffect(NamedEffect):
     """Condition of an experiment that describes its own [picture](#picture)."""
 
     series: Name
-    """The line, or the colour of bars, that it belongs to: a noun phrase for what was done."""
+    """The line, or the colour of bars, that it belongs to: a noun phrase for the change."""
     boundary: Count | None = left_out()
     """The nearest tokens, left as they are."""
 
@@ -202,7 +202,7 @@ class TruncationGroup(GroupRecord[TruncationEffect]):
 
     conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
     effective_context: ContextRecord
-    """As below, of these targets alone."""
+    """As below, for these targets only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     unit: Name
     """As for an evaluation."""
     reader: Name | None = None
-    """As for an evaluation; every context is read with nothing read before it (absent: static)."""
+    """As for an evaluation; every context is read from an empty state (absent: static)."""
     readers: tuple[Json, ...] | None = None
     """As for an evaluation."""
     seed: Number | None = None
@@ -299,7 +299,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
         return conditions_with(self.conditions, **parameters)
 
     def groups_by(self, split: str) -> dict[str, GroupRecord[C]]:
-        """Return the groups of one split of the targets by their names; empty where they were not split so."""
+        """Return the groups of one split of the targets by name; empty without this split."""
         return {group.group: group for group in self.groups if group.by == split}
 
 
@@ -327,7 +327,7 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
         return of.effective_context.is_lower_bound(of.baseline.context)
 
     def undecided(self, group: "TruncationGroup | None" = None) -> bool:
-        """Return True if the longest context seems better than the full one, but for chance: neither is known to be enough."""
+        """Return True if the longest context beats the full one insignificantly, so neither is known to suffice."""
         of = group or self
         context, last = of.effective_context, of.conditions[-1]
         return context.context is None and context.best is None and last.effect < 0
@@ -368,11 +368,11 @@ EFFECTS: dict[str, type[EffectRecord]] = {
     "replace-target": ReplacementEffect,
     CACHE: CacheEffect,
 }
-"""The conditions of the paper's experiments, in the order in which they are shown; others come after them."""
+"""The conditions of the paper's experiments, in display order. Others come after them."""
 EXPERIMENTS: dict[str, Any] = {name: ExaminationFigures[effect] for name, effect in EFFECTS.items()} | {
     TRUNCATE: TruncationFigures
 }
-"""The figures of these experiments. Others have pictures (`PicturedFigures`), or are no more than their conditions."""
+"""The figures of these experiments. Others have pictures (`PicturedFigures`) or only conditions."""
 
 
 def conditions_with(conditions: Sequence[C], **parameters: object) -> list[C]:

@@ -1,4 +1,4 @@
-"""Records of a passage that was explained, and of a comparison of readers along a stretch of text."""
+"""Records of an explained passage, and of a comparison of readers along a stretch of text."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     against: str | None = None
     """The reader or model that it was compared with."""
     against_weights: Any = left_out()
-    """SHA-256 of the weights of that ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
+    """SHA-256 of its weights ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
     settings: Any = left_out()
     """Settings of the cache, buffer or memory that is explained; for these only."""
     nats_per_token: Number | None = None
@@ -97,7 +97,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     perplexity: Number | None = None
     """Its exponential."""
     against_nats_per_token: Number | None = left_out()
-    """The same figure of what it was compared with."""
+    """Score of the passage by the reader or model that it was compared with."""
     helped_percent: Number | None = left_out()
     """Share of the words that the cache or buffer makes likelier, in percent; for these only."""
     gate_percent: Number | None = left_out()
@@ -130,12 +130,12 @@ class ExplanationFigures(UnknownTokens, Figures):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadMeans(Record):
-    """Means over a passage of what the heads of a memory did; null where there is nothing to average."""
+    """Means over a passage for the heads of a memory; null if there is nothing to average."""
 
     write: Number | None
-    """Value of the head that writes."""
+    """Mean for the write head."""
     read: Annotated[tuple[Number | None, ...], NOT_EMPTY]
-    """Value of each head that reads."""
+    """Mean for each read head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class MemorySettings(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryExplanation(ExplanationFigures):
-    """Passage of `explain memory`, with what the heads of the memory did."""
+    """Passage of `explain memory`, with statistics of the memory's heads."""
 
     settings: MemorySettings = field()
     """The memory's settings, `slots` among them."""
@@ -158,7 +158,7 @@ class MemoryExplanation(ExplanationFigures):
     windows: Count | None = None
     """Number of windows. Absent from older results, which have one."""
     older_percent: Number
-    """Share of what is read that is of words before those that are shown, in percent."""
+    """Share of the reads that comes from words before those shown, in percent."""
     entropy_bits: HeadMeans
     """Entropy of the weights, in bits."""
     largest_percent: HeadMeans
@@ -198,7 +198,7 @@ class GainRecord(Record):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the interval; None where there were too few documents for one."""
+        """The ends of the interval; None if there were too few documents."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -237,7 +237,7 @@ class PairRecord(GainRecord):
 
     @property
     def name(self) -> str:
-        """The comparison as it is called: `dynamic over static`."""
+        """Name of the comparison: `dynamic over static`."""
         return f"{self.reader} over {self.over}"
 
 
@@ -259,7 +259,7 @@ class DocumentRecord(Record):
     """The gain of every pair."""
 
     def title_at(self, index: int) -> str:
-        """Return its title, or its number in the stretch where it has none."""
+        """Return its title, or its number in the stretch if it has none."""
         return self.title or f"document {index + 1:,}"
 
 
@@ -340,7 +340,7 @@ class ComparisonFigures(UnknownTokens, Figures):
         return f"explain {self.comparison} of {self.text}"
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Yield lists that are not as long as each other, unknown readers, and documents that do not make up the stretch."""
+        """Yield lists of unequal length, unknown readers, and documents that do not add up to the stretch."""
         yield from self.unknown_faults(self.tokens)
         blocks, pairs = math.ceil(self.tokens / self.block), len(self.comparisons)
         lists: list[tuple[str, tuple[Any, ...], int]] = []

@@ -1,4 +1,4 @@
-"""A passage of a text whose words carry layers of figures: what a text view shows, and its JSON (docs/reports.md)."""
+"""A passage whose words carry layers of figures, for text views, and its JSON (docs/reports.md)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,15 +9,15 @@ from typing import Any, Literal
 from backstory.results.validation import Count, JsonObject, Number, Record
 
 MOST_SHOWN = 5000
-"""The most words of a passage together with those before it that are shown for what it looks back at."""
+"""Maximum number of words in a passage, including earlier ones that it looks back at."""
 MOST_DIGITS = 12
 STEPS = 8
-"""Steps of a scale of colours; step 0 is no colour."""
+"""Number of steps on a scale of colours. Step 0 is no colour."""
 
 
 @dataclass(frozen=True)
 class Word(Record):
-    """A word as it is shown, and the white space before it."""
+    """A displayed word, and the white space before it."""
 
     text: str
     before: str = " "
@@ -28,7 +28,7 @@ class Numbers(Record):
     """A number per word (None where there is none); `low` and `high` are the ends of its scale of colours.
 
     sequential: from nothing at `low` to full at `high`; diverging: signed, nothing at 0, full at -`high` and `high`;
-    plain: shown as a number, and given no colour.
+    plain: shown as a number without colour.
     """
 
     kind: Literal["sequential", "diverging", "plain"]
@@ -47,12 +47,12 @@ class Numbers(Record):
         return self.values
 
     def text(self, index: int) -> str:
-        """Return the number of a word with its unit; empty where there is none."""
+        """Return the number of a word with its unit; empty if there is none."""
         value = self.values[index]
         return "" if value is None else self.written(value)
 
     def written(self, value: float) -> str:
-        """Return a number as people read it: a signed layer's with its sign."""
+        """Format a number, with its sign in a signed layer."""
         sign, digits = "+" if self.kind == "diverging" else "", min(self.digits, MOST_DIGITS)
         rounded = round(value, digits) or 0.0  # no -0.00
         return f"{rounded:{sign},.{digits}f}{'' if self.unit in ('', '%') else ' '}{self.unit}"
@@ -74,14 +74,14 @@ class Weights(Record):
         return self.links
 
     def of(self, index: int) -> tuple[float | None, ...]:
-        """Return the weight of one word on every word; None where there is none."""
+        """Return the weight of one word on every word; None if there is none."""
         weights = dict(self.links[index])
         return tuple(weights.get(i) for i in range(len(self.links)))
 
 
 @dataclass(frozen=True)
 class Candidates(Record):
-    """For each word, by the name of a part (model, buffer, ...), what it expected there: (token, probability)."""
+    """For each word, the candidates of each part (model, buffer, ...) as (token, probability)."""
 
     name: str
     lists: tuple[Mapping[str, tuple[tuple[str, Number], ...]], ...]
@@ -99,14 +99,14 @@ Layer = Numbers | Weights | Candidates
 
 @dataclass(frozen=True)
 class Passage(Record):
-    """Words, and layers that say something of each. Raises ValueError where they do not fit each other."""
+    """Words, and layers of figures on them. Raises ValueError if they do not fit each other."""
 
     words: tuple[Word, ...]
     layers: tuple[Layer, ...]
     title: str
     note: str = ""
     chosen: Count | None = None
-    """The word that is described until another one is pointed at."""
+    """The word that is described until the reader points at another."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         if not 0 < len(self.words) <= MOST_SHOWN:
@@ -145,13 +145,13 @@ class Passage(Record):
 
     @cached_property
     def lead(self) -> int:
-        """Number of words at the beginning without an entry in any layer: context that later words look back at."""
+        """Number of words at the start without an entry in any layer, shown as context for later words."""
         indices = range(len(self.words))
         described = (i for i in indices if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
         return next(described, 0)
 
     def described(self, index: int) -> str:
-        """Return the numbers of a word in a line: `surprisal 5.21 nats; rank 13`."""
+        """Return the numbers of a word on one line: `surprisal 5.21 nats; rank 13`."""
         pairs = [(layer.name, layer.text(index)) for layer in self.numbers]
         return "; ".join(f"{name} {text}" for name, text in pairs if text)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedValues:
-    """Printed figures of one text; `same` if it is the text that they are compared with."""
+    """Printed figures on one text; `same` if it is the text that they are compared on."""
 
     corpus: str
     same: bool
@@ -20,16 +20,16 @@ class PublishedValues:
 
 @dataclass(frozen=True)
 class Published:
-    """Figures that a paper printed of the experiments, by corpus and by name, to stand beside a model's own: percent of
-    perplexity, tokens, or percent of the tokens."""
+    """Published figures of the experiments, by corpus and name, to compare a model's own with: percent of perplexity,
+    tokens, or percent of the tokens."""
 
     cited: str
     model: str
-    """The model they are of, in words."""
+    """Description of the model."""
     figures: Mapping[str, Mapping[str, float]]
 
     def beside(self, corpus: str, *names: str) -> PublishedValues | None:
-        """Return the figures of these names: of `corpus` if it has them all, else of the first text that has; else None."""
+        """Return the figures of these names, on `corpus` if it has all, else on the first text that does, else None."""
         for text in (corpus, *self.figures):
             printed = self.figures.get(text, {})
             if all(name in printed for name in names):

@@ -1,4 +1,4 @@
-"""Record of a predictor that was refereed: its score, the audit, and where each condition failed."""
+"""Record of a refereed predictor: its score, the audit, and where each condition failed."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -26,7 +26,7 @@ class ViolationRecord(Record):
     expected: Number | None
     """The number that it should have been, or null."""
     times: CountFrom1
-    """Places where it was seen to fail, of those that were looked at."""
+    """Number of failures among the places tested."""
 
     def in_words(self) -> str:
         """Return it in one sentence: `at token 512: ... (and at 3 more)`."""
@@ -37,7 +37,7 @@ class ViolationRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RefereeFigures(Figures):
-    """A predictor of anybody's, as `backstory referee` scored and audited it."""
+    """A predictor, as scored and audited by `backstory referee`."""
 
     kind = "referee"
     unit: Name
@@ -65,7 +65,7 @@ class RefereeFigures(Figures):
     missed: Annotated[float, in_range(0, 1, "a number from 0 to 1")]
     """Probability that decoding so many misses a cheat at one token in a hundred."""
     replayed: Count
-    """Tokens that an instance made after the reading replayed."""
+    """Tokens that a new instance replayed after the reading."""
     claims: Json
     """Figures that were claimed, by name."""
     audit: AuditRecord

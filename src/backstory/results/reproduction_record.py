@@ -61,7 +61,7 @@ class ProtocolRecord(Record):
 
     @property
     def whole(self) -> bool:
-        """True unless an older version recorded it, which left out how the training is regularized and its rate decays."""
+        """False for an older version's record, which lacks regularization and decay of the learning rate."""
         optional = ("minutes", "recovered")
         later = (field.name for field in fields(self) if field.default is None and field.name not in optional)
         return all(getattr(self, name) is not None for name in later)
@@ -84,7 +84,7 @@ class SystemRecord(PlaceRecord):
     mean: Number | None
     """Our mean over `seeds`."""
     deviation: Number | None
-    """Sample standard deviation of it; null for one seed."""
+    """Sample standard deviation over them; null for one seed."""
     seeds: tuple[Any, ...]
     """The seeds that are finished."""
     planned_seeds: tuple[Any, ...]
@@ -204,7 +204,7 @@ class FindingRecord(Record):
     """How what decides departs from the paper's protocol. Absent if it does not."""
 
     def present(self) -> Self:
-        """Return it as not measured where an older result judged it by classes that a cache's window does not bound."""
+        """Mark it as not measured if an older result judged it by classes that ignore the cache's window."""
         outdated = ("hurt", "without-cache of class")
         if any(str(one.measure).startswith(outdated) for one in self.measures):
             return replace(self, measures=(), verdict="not measured")
@@ -213,7 +213,7 @@ class FindingRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionFigures(Figures):
-    """The runs of a suite, beside what was published."""
+    """The runs of a suite, compared with published figures."""
 
     kind = "reproduction"
     rows_in = "systems"
@@ -257,6 +257,6 @@ class ReproductionFigures(Figures):
         return f"reproduce {self.suite} ({self.scale})"
 
     def readings_of(self, system: SystemRecord) -> list[ReadingRecord]:
-        """Return the readings of a line of the table, of the seeds that have them."""
+        """Return the readings behind a row of the table, for the seeds that have them."""
         readings = [reading for run in self.runs if run.system == system.system for reading in run.readings]
         return [reading for reading in readings if reading.place == system.place]

@@ -1,4 +1,4 @@
-"""A result file: its kind, figures and provenance, read as strictly as it is written."""
+"""A result file: its kind, figures and provenance, checked when read and when written."""
 
 import json
 import re
@@ -72,7 +72,7 @@ KINDS: dict[str, type[Figures] | None] = {
     "comparison": ComparisonFigures,
     "referee": RefereeFigures,
 }
-"""The kinds that this version knows, in the order in which they are shown."""
+"""The kinds that this version knows, in display order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +105,11 @@ class Result(Displayable, Generic[F]):
     source: str
     """The file, relative to the run folder."""
     stale: str = ""
-    """Why it is no result of the run as it is now (`of earlier weights`); empty where it is one, and where nothing tells."""
+    """Why it is stale (`of earlier weights`); empty if it is current, or if that is unknown."""
     renew: str = ""
-    """The command that makes a stale result anew."""
+    """The command that renews a stale result."""
     path: Path | None = field(default=None, compare=False)
-    """The file, where there is one."""
+    """The file, if there is one."""
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -128,12 +128,12 @@ class Result(Displayable, Generic[F]):
 
     @property
     def corpus(self) -> CorpusRecord:
-        """The text that was read; empty where none is recorded."""
+        """The text that was read; empty if none is recorded."""
         return self.provenance.corpus or CorpusRecord()
 
     @property
     def folder(self) -> str:
-        """The folder of the result inside its run; `result.json` for one that is in no folder of its own."""
+        """The folder of the result inside its run; `result.json` for one directly in the run."""
         return self.source.removesuffix("/result.json")
 
     def to_dict(self) -> JsonObject:
@@ -165,8 +165,8 @@ def figures_from(kind: str, data: Mapping[str, Any]) -> Figures:
 def result_from(text: str, source: str) -> Result[Any]:
     """Return the result in the text of a file; `source` names the file in messages.
 
-    Raises UserError for what is no result, or a damaged one: it names the first field that is absent or wrong. Figures beyond
-    those that are known, and other kinds, are let through.
+    Raises UserError if it is not a result or is damaged, naming the first field that is absent or wrong. Unknown
+    figures and kinds are accepted.
     """
     try:
         data = parse(text.encode())
@@ -202,7 +202,7 @@ def result_at(path: Path) -> Result[Any]:
 
 @checked()
 def result_or_none(path: Path) -> Result[Any] | None:
-    """Return the result in a file; None where that is missing or `result_from` does not take it."""
+    """Return the result in a file; None if the file is missing or `result_from` refuses it."""
     try:
         return replace(result_from(read_text(path, path.parent), str(path)), path=path)
     except UserError:
@@ -210,15 +210,15 @@ def result_or_none(path: Path) -> Result[Any] | None:
 
 
 def result_in(folder: Path, path: Path) -> Result[Any]:
-    """Return a result of a run folder, named by its path in there. Raises UserError as `result_from` does."""
+    """Return a result of a run folder, named by its relative path. Raises UserError as `result_from` does."""
     source = path.relative_to(folder).as_posix()
     return replace(result_from(read_text(path, folder), str(path)), source=source, path=path)
 
 
 def write_result(folder: Path | None, name: str, figures: W, provenance: ProvenanceRecord) -> Result[W]:
-    """Write the figures of a run or model of this name as `result.json` into the folder, made if need be; return the result.
+    """Write the figures of a named run or model as `result.json`, creating the folder if needed. Return the result.
 
-    Without a folder nothing is written. Raises WrongValue for a provenance that no reader would take.
+    Without a folder nothing is written. Raises WrongValue for a provenance that could not be read back.
     """
     origin = convert(ProvenanceRecord, provenance.to_dict(), "provenance")
     result = Result(figures.kind, name, figures, origin, RESULT, path=None if folder is None else folder / RESULT)
@@ -229,7 +229,7 @@ def write_result(folder: Path | None, name: str, figures: W, provenance: Provena
 
 
 def check_writable(data: object) -> None:
-    """Raise ValueError where JSON is too deep to be walked, or holds half a character, which can be written nowhere."""
+    """Raise ValueError if JSON is too deep, or contains half of a surrogate pair, which cannot be written."""
     level, depth = [data], 0
     while level:
         if depth > DEEPEST:

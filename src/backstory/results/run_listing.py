@@ -1,4 +1,4 @@
-"""The runs in a folder, one line each: how far they are and what they reached, from their small files; needs no torch."""
+"""List the runs in a folder with their progress and scores, from their small files. Needs no torch."""
 
 import datetime
 import math
@@ -24,7 +24,7 @@ from backstory.storage.run_files import RESULT
 
 State = Literal["finished", "stopped", "running", "damaged"]
 DEEPEST = 3
-"""Levels of folders below the one that is listed; suites and sweeps keep their runs in folders of their own."""
+"""Levels of folders that are searched; suites and sweeps keep their runs in folders of their own."""
 UNITS = {
     "words": "word",
     "regex": "word",
@@ -32,16 +32,16 @@ UNITS = {
     "marked-characters": "character",
     "bytes": "byte",
 }
-"""The token of each tokenizer with a name; other tokenizers cut pieces."""
+"""Unit of each named tokenizer. The tokens of others are pieces."""
 LARGEST_VOCABULARY = 1 << 28
-"""Bytes of a vocabulary that is read to list a run."""
+"""Maximum size of a vocabulary that is read to list a run, in bytes."""
 TEST = "evaluate-test"
-"""Folder of a run with the result of its test split, read by the static reader."""
+"""Folder in a run with the static reader's result on the test split."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run at a glance. What is not known is None."""
+    """A run at a glance. Unknown values are None."""
 
     name: str
     """The run's folder, relative to the listed one."""
@@ -92,7 +92,7 @@ def is_run(folder: Path) -> bool:
 
 
 def summary(folder: Path, name: str) -> RunSummary:
-    """Return a run at a glance; one that cannot be read is `damaged` and says why."""
+    """Return a run at a glance; `damaged` says why one cannot be read."""
     try:
         return _summary(folder, name)
     except UserError as error:
@@ -132,7 +132,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
 
 
 def _result(folder: Path, path: str, kind: type) -> Result[Any] | None:
-    """Return a result of a run, or None if it is not there, of another kind, or of other weights."""
+    """Return a result of a run; None if it is missing, of another kind, or of other weights."""
     if not os.path.lexists(folder / path):
         return None
     (result,) = marked(folder, [result_in(folder, folder / path)])
@@ -140,7 +140,7 @@ def _result(folder: Path, path: str, kind: type) -> Result[Any] | None:
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
-    """Return how a run was made. Raises UserError for a damaged record."""
+    """Return the record of how a run was made. Raises UserError if it is damaged."""
     path = folder / "run.json"
     if not os.path.lexists(path):
         raise UserError(f"{path} is missing; the training was stopped before it began")
@@ -155,7 +155,7 @@ def _provenance(folder: Path) -> dict[str, Any]:
 
 
 def _parameters(folder: Path) -> int | None:
-    """Return the number of weights in the newest checkpoint, by the header of their file; None if there is none."""
+    """Return the number of weights in the newest checkpoint, from its file header; None without a checkpoint."""
     files = sorted(folder.glob("checkpoints/last-*/weights.safetensors"), key=lambda file: _natural(file.parent.name))
     try:
         with open_regular(files[-1], folder) as file:
@@ -166,7 +166,7 @@ def _parameters(folder: Path) -> int | None:
 
 
 def _unit(folder: Path, answers: bool) -> str | None:
-    """Return the token that an unfinished run is scored per, by the vocabulary of its best weights; None if there is none."""
+    """Return the unit of an unfinished run's scores, from the vocabulary of its best weights; None without one."""
     files = sorted(folder.glob("checkpoints/best-*/vocabulary.json"), key=lambda file: _natural(file.parent.name))
     try:
         with open_regular(files[-1], folder) as file:
@@ -202,6 +202,6 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which `seed10` comes after `seed9`."""
+    """Return a sort key that puts `seed10` after `seed9`."""
     parts = re.split(r"(\d+)", name)
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part.lower()) for part in parts]

@@ -1,4 +1,4 @@
-"""A run folder as data: settings, training log and result files, checked as they are read; stale results are marked.
+"""Read a run folder: settings, training log and result files, all checked. Stale results are marked.
 
 A result is stale if the run has other weights now than those whose hashes it records.
 """
@@ -54,7 +54,7 @@ class RunResults:
     results: tuple[Result[Any], ...]
     """The result files: training first, then evaluations, then examinations, then the rest; by path within each."""
     unread: tuple[str, ...] = ()
-    """Files of the folder that cannot be read, a line each that names the file and the reason."""
+    """Files of the folder that cannot be read: one line each with the file and the reason."""
 
     def of(self, kind: type[F]) -> "tuple[Result[F], ...]":
         """Return the results whose figures are of one kind, in order."""
@@ -110,7 +110,7 @@ def _order(result: Result) -> tuple[int, tuple[str, ...]]:
 
 
 def _events(log: Sequence[Mapping[str, Any]], event: str, kind: type[R]) -> tuple[R, ...]:
-    """Return the lines of a log that are of this event, as far as they can be shown."""
+    """Return the log's records of this event; invalid lines are skipped."""
     records = []
     for line in log:
         if line.get("event") == event:
@@ -122,14 +122,14 @@ def _events(log: Sequence[Mapping[str, Any]], event: str, kind: type[R]) -> tupl
 
 
 def read_log(path: Path, inside: Path | None = None) -> list[Mapping[str, Any]]:
-    """Return the lines of a training log; none where there is no file. Raises UserError for a line that is damaged.
+    """Return the lines of a training log; empty without a file. Raises UserError for a damaged line.
 
     With `inside`, no link may lead out of that folder.
     """
     records: list[Mapping[str, Any]] = []
     try:
         for number, line in enumerate(read_lines(path, inside) if os.path.lexists(path) else (), start=1):
-            # A run that was killed, or is running now, may leave its last line unfinished: that is no damage.
+            # A run that was killed or is still running may leave an incomplete last line, which is not damage.
             record = _object(line) if line.endswith(b"\n") else {}
             if record is None:
                 raise UserError(f"{path} is damaged at line {number} (not a JSON object); remove that line")
@@ -140,7 +140,7 @@ def read_log(path: Path, inside: Path | None = None) -> list[Mapping[str, Any]]:
 
 
 def read_epochs(folder: Path) -> tuple[EpochRecord, ...] | None:
-    """Return the epochs that the training of a run has logged so far; None if the log is damaged, which it reports itself."""
+    """Return the epochs that a training has logged so far; None if its log is damaged, which it reports itself."""
     try:
         return _events(read_log(folder / LOG), "epoch", EpochRecord)
     except UserError:
@@ -157,9 +157,9 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _config(folder: Path) -> str | None:
-    """Return the settings file; None where there is none.
+    """Return the settings file; None if there is none.
 
-    Raises UserError also for a file that holds no settings: nobody knows whose text it is.
+    Raises UserError also for a file without settings, which may be anything.
     """
     path = folder / CONFIG
     if not os.path.lexists(path):
@@ -188,16 +188,16 @@ _VERBS = {
     "comparison": "explain",
     "sample": "generate",
 }
-"""Results of a run's weights by the verb that makes them. What others hold is of several runs."""
+"""Verbs by the kind of result that they make of one run's weights. Other kinds cover several runs."""
 _EXAMINED = ("experiment", "split", "targets", "maximum_context", "reader")
-"""Options of an examination that the command to renew it names."""
+"""Options of an examination that its renewal command always names."""
 _CHANGED = ("context", "within_documents", "start_token", "seed", "near", "batch_size", "word_score")
-"""Options that it names where they are not the default."""
+"""Options that it names if they are not the default."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """The weights that a run has now, as far as its folder tells."""
+    """The present weights of a run, as far as its folder tells."""
 
     weights: str | None
     weights_file: str | None
@@ -205,7 +205,7 @@ class Present:
     """Time at which its training ended; None if it is not recorded."""
 
     def staleness(self, result: Result) -> str:
-        """Say why a result is not of these weights; empty where it is, and where nothing tells."""
+        """Return why a result is not of these weights; empty if it is, or if that is unknown."""
         for name in ("weights", "weights_file"):
             recorded, here = getattr(result.provenance, name), getattr(self, name)
             if isinstance(recorded, list):  # of a set of models
@@ -218,7 +218,7 @@ class Present:
 
 
 def marked(folder: Path, results: Sequence[Result]) -> list[Result]:
-    """Return the results of a run folder, those of other weights than it has now with `stale` and `renew`."""
+    """Return the results of a run folder, with `stale` and `renew` set on those of other weights."""
     training = next((r for r in results if r.kind == "training" and Path(r.source).parent == Path()), None)
     now = present(folder, training, results)
     return [
@@ -230,13 +230,13 @@ def marked(folder: Path, results: Sequence[Result]) -> list[Result]:
 
 
 def is_stale(result: Result, run: Path) -> bool:
-    """Check by the files of its checkpoints alone that a run has other weights than a result records."""
+    """Return True if a run's checkpoint holds other weights than a result records, judged by files alone."""
     here, recorded = best_file(run), result.provenance.weights_file
     return here is not None and isinstance(recorded, str) and recorded != here
 
 
 def present(folder: Path, training: Result | None, results: Sequence[Result]) -> Present:
-    """Return the weights of a run by its best checkpoint; without any, those that its training recorded."""
+    """Return the weights of a run's best checkpoint; without any, those that its training recorded."""
     recorded = training.provenance if training else ProvenanceRecord()
     ended, file = _text(recorded.ended), best_file(folder)
     if file is None:
@@ -246,7 +246,7 @@ def present(folder: Path, training: Result | None, results: Sequence[Result]) ->
 
 
 def renewal(result: Result, folder: Path) -> str:
-    """Return the command that makes a result anew: the recorded one, or one from its figures."""
+    """Return the command that renews a result: the recorded one, or one built from its figures."""
     if result.kind == "training":
         return shlex.join(["backstory", "train", as_argument(folder), "--resume"])
     verb, recorded = _VERBS[result.kind], result.provenance.command
@@ -285,7 +285,7 @@ def _arguments(result: Result, run: str) -> list[str]:
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """Return options as flags, a list after its flag; without those that are None."""
+    """Return options as flags, with lists after their flag, and without options that are None."""
     flags = []
     for name, value in options.items():
         if value:

@@ -115,7 +115,7 @@ class SearchFigures(Figures):
         return f"sweep {self.recipe} over {self.space}"
 
     def scored(self) -> "SearchFigures":
-        """Return it with the values of its trials as they are shown: bits of each character or byte, else perplexities."""
+        """Return it with the values of its trials as displayed: bits per character or byte, else perplexities."""
         if self.unit not in IN_BITS:
             return self
         trials = [

@@ -36,7 +36,7 @@ class PlaceRecord(Record):
     reader: Name
     """The reader, as for an evaluation."""
     batch_size: CountFrom1 = 1
-    """Rows read side by side; absent from results of before there was a choice."""
+    """Rows read side by side. Absent from older results."""
     after: Name | None = None
     """The split that was read before, or null. Absent from older results."""
     addressing: Name | None = None
@@ -53,7 +53,7 @@ class PlaceRecord(Record):
 
     @cached_property
     def place(self) -> ReadingOptions:
-        """The options that tell a reading from the others of its system."""
+        """The options that distinguish a reading from the others of its system."""
         values: JsonObject = {name: getattr(self, name) for name in WITH_FIELDS}
         values |= {name: tuple(v) if isinstance(v, list) else v for name, v in (self.options or {}).items()}
         return ReadingOptions(**values)
@@ -209,7 +209,7 @@ class RunRecord(Record):
                     yield f"effect_sizes.{name}.{end}", "a number"
 
     def present(self) -> Self:
-        """Return it with the effective contexts of older results by today's definition."""
+        """Return it with the effective contexts of older results by the present definition."""
         lengths, renewed = self.truncations, []
         for one in self.examinations:
             context = one.effective_context
@@ -220,7 +220,7 @@ class RunRecord(Record):
 
     @property
     def truncations(self) -> list[Tried]:
-        """Effects of every context that was tried on all targets, the shortest first, from what findings are tested on."""
+        """Effects on all targets of every context that was tried, the shortest first."""
         tried = [(int(m[1]), one) for name, one in (self.effect_sizes or {}).items() if (m := _LENGTH.fullmatch(name))]
         return sorted(
             Tried(n, one.value, one.low, one.high)

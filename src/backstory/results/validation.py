@@ -1,9 +1,9 @@
-"""Records as dataclasses whose type hints say what JSON must hold: read, checked, written and documented from one declaration.
+"""Records as dataclasses, whose type hints define valid JSON, check it on reading and writing, and document it.
 
-The same rule as for settings (`config.strict`), but for files that another version or another person wrote: a field with a
-default may be missing, and the first fault is said with its path. Keys that a record does not name are ignored, unless it
-declares a field for them (`other_keys`). A field's key is its name, less the underscore of words that Python keeps for itself
-(`from_`); its meaning is the text below it.
+As for settings (`config.strict`), but for files that another version or another person wrote: a field with a default
+may be missing, and the first fault is reported with its path. Keys that a record does not name are ignored, unless it
+declares a field for them (`other_keys`). A field's key is its name without the underscore of Python's keywords
+(`from_`); its meaning is the docstring below it.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from backstory.results.display import Displayable
 AGAIN = "run again the command that wrote it (a training with --resume)"
 """The remedy for a damaged result."""
 LARGEST_NUMBER = 1e306
-"""The largest number: a hundred times it is still finite, and every perplexity that can be written is smaller."""
+"""The largest valid number. It stays finite times 100, and every perplexity that can be written is smaller."""
 LARGEST_COUNT = 2**53
 LONGEST_NAME = 1000
-"""Characters of a name: what stands in headings, cells and labels."""
+"""Maximum length of a name (for headings, cells and labels) in characters."""
 
 
 class Absent(Enum):
@@ -40,14 +40,14 @@ _LEFT_OUT, _OTHER_KEYS = "left out", "other keys"
 
 
 def left_out(default: Any = None) -> Any:
-    """Return the default of a field that is written only where its value is another."""
+    """Return the default of a field that is written only if it has another value."""
     return dataclasses.field(default=default, metadata={_LEFT_OUT: True})
 
 
 def other_keys() -> Any:
-    """Return the default of the field that holds what the record does not name, by key: what plugins and later versions add.
+    """Return the default of the field for values that the record does not name: those of plugins and later versions.
 
-    These values stand beside the record's own in the file.
+    In the file, they stand next to the record's own values.
     """
     return dataclasses.field(default_factory=dict, metadata={_OTHER_KEYS: True})
 
@@ -94,20 +94,20 @@ Number = Annotated[float, Constraint("a number", is_number)]
 Positive = Annotated[float, in_range(1e-9, LARGEST_NUMBER, "a number above 0")]
 Amount = Annotated[float, in_range(0, LARGEST_COUNT, "a number of 0 or more")]
 Weight = Annotated[float, in_range(0, LARGEST_NUMBER, "a number of 0 or more")]
-# Means of shares may come out a little beyond what they are means of.
+# Rounding may take a mean of shares slightly out of range.
 Share = Annotated[float, in_range(-1e-3, 1 + 1e-3, "a number from 0 to 1")]
 Count = Annotated[int, _whole(0)]
 CountFrom1 = Annotated[int, _whole(1)]
 Name = Annotated[str, _NAME]
 Json = Mapping[str, Any]
-"""An object of any keys."""
+"""An object with any keys."""
 JsonObject = dict[str, Any]
-"""One that is built, to be written."""
+"""The same while it is being built."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Displayable):
-    """Base of the records in result files. Raises WrongValue where values do not fit together."""
+    """Base of the records in result files. Raises WrongValue if values contradict each other."""
 
     def __post_init__(self) -> None:
         for path, expected in self.faults():
@@ -122,16 +122,16 @@ class Record(Displayable):
             raise UserError(f"{source} is damaged: {wrong.path} must be {wrong.expected}; {AGAIN}") from None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Yield what does not fit together: a path in the record, and what must be there."""
+        """Yield contradictions: a path in the record, and a description of valid values there."""
         return iter(())
 
     def present(self) -> Self:
-        """Return the record by the definitions of today, where an older version had others."""
+        """Convert an older version's record to the present definitions."""
         return self
 
     @classmethod
     def variant(cls, data: Mapping[str, Any]) -> "type[Record]":
-        """Return the type that these values are of: a record with more fields where they say so."""
+        """Return the record type of these values, which may have more fields."""
         return cls
 
     @classmethod
@@ -159,13 +159,13 @@ def key_of(field: dataclasses.Field) -> str:
 
 
 def _others(kind: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument of a record that holds the values it does not name; none where it has no field for them."""
+    """Return the record's argument for values that it does not name; empty if it has no field for them."""
     field = next((field for field in dataclasses.fields(kind) if holds_other_keys(field)), None)
     return {} if field is None else {field.name: dict(values)}
 
 
 def json_values(value: Any) -> Any:
-    """Return a record, or what holds records, as JSON values."""
+    """Convert a record, or a container of records, to JSON values."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -202,7 +202,7 @@ def convert(kind: Any, value: Any, path: str, variables: Mapping[Any, Any] | Non
         return _record(origin or kind, value, path, known)
     if origin is tuple and arguments[-1:] == (...,):
         _expect(isinstance(value, list | tuple), path, "a list")
-        if _is_number(arguments[0]):  # the short way for long lists
+        if _is_number(arguments[0]):  # fast path for long lists
             number, constraint = typing.get_args(arguments[0])
             if all(map(constraint.fits, value)):
                 return tuple(map(number, value))
@@ -217,7 +217,7 @@ def convert(kind: Any, value: Any, path: str, variables: Mapping[Any, Any] | Non
         _expect(isinstance(value, dict), path, "an object")
         return {name: convert(arguments[1], one, f"{path}.{name}", variables) for name, one in value.items()}
     if kind in (int, float):
-        return kind(value)  # its constraint made sure of it
+        return kind(value)  # checked by its constraint
     _expect(isinstance(value, kind), path, _WORDS[kind])
     return value
 
@@ -253,7 +253,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any, path: str, variables: Mapping[An
     if not isinstance(value, dict):
         raise WrongValue(path, "an object")
     named = {name: one for one in rest for name in typing.get_args(_hints(one, include_extras=True)["kind"])}
-    if value.get("kind") not in list(named):  # a list, as the kind may be anything, also what cannot be a key
+    if value.get("kind") not in list(named):  # a list, as the value may be unhashable
         raise WrongValue(f"{path}.kind", " or ".join(named))
     return convert(named[value["kind"]], value, path, variables)
 
@@ -283,7 +283,7 @@ def _expected(kind: Any, variables: Mapping[Any, Any] | None) -> str:
     """Describe a value that is missing."""
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
     try:
-        # What is no JSON value is wrong everywhere; of `X | None` the description says that null would do.
+        # An object that is not JSON fails every check; for `X | None` the description says that null is valid.
         convert(kind, object(), "", variables)
     except WrongValue as wrong:
         return wrong.expected
