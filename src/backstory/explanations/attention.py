@@ -1,4 +1,4 @@
-"""Attention of a span buffer and of a neural cache to the words before each, what they expect there, and what they gain."""
+"""Attention of a span buffer or a neural cache to earlier words, with its predictions and its gains."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ from backstory.readers.neural_cache import NeuralCache
 from backstory.results.passage import MOST_SHOWN, Candidates, Layer, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
-"""Names of the parts: the buffer (q), the sequence model beside it (p), and both."""
+"""Names of the parts: the buffer (q), the sequence model (p), and the mixture of both."""
 
 
 def check_buffer(opened: EvalSetup) -> None:
-    """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
+    """Raise UserError unless the run has a span buffer, and its reader adds no prediction to the model's."""
     reader = opened.reader
     if span_buffer_of(opened.run.model) is None:
         raise UserError(f"{opened.run.argument} has no span buffer; train one with --model.buffer.kind span-buffer")
@@ -57,8 +57,8 @@ def check_buffer(opened: EvalSetup) -> None:
 def buffer(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers attention, gain, gate, surprisals and candidates, from the first word that the passage attends to.
 
-    The chosen word is the first of the passage; if that attends to nothing, the one that gains most. Raises UserError if there
-    is another reader to compare with: the gain is over the sequence model.
+    The chosen word is the first of the passage; if that attends to nothing, the one that gains most. Raises UserError
+    if there is another reader to compare with, because gains are over the sequence model.
     """
     if task.against is not None:
         raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
@@ -124,7 +124,7 @@ class _BufferTrace:
 def _compared_figures(
     task: PassageTask, scores: TokenScores, other: TokenScores, gains: np.ndarray
 ) -> dict[str, float]:
-    """Return the figures of a passage beside those of another prediction, over which its words gain (words,) nats."""
+    """Return the figures of a passage and of another prediction, over which its words gain (words,) nats."""
     return {
         **figures_of(task, scores),
         "against_nats_per_token": figures_of(task, other)["nats_per_token"],
@@ -148,7 +148,7 @@ def buffer_links(
 
 
 def _words(task: PassageTask, auxiliary: SpanBuffer) -> tuple[list[Span], bool]:
-    """Return the words that the first of the passage may attend to and then the passage, and True if there is room for all."""
+    """Return the words that the passage's first may attend to, then the passage, and whether all of them fit."""
     reached = auxiliary.covered(task.start).values()
     oldest = max(0, min((first for first, _ in reached), default=task.start + 1) - 1)
     begin = max(oldest, task.start - (MOST_SHOWN - len(task.spans)))
@@ -225,7 +225,7 @@ CASES: dict[CaseName, str] = {
 MASS = "cache mass"
 _CACHE_NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
 EVEN = 8
-"""Multiple of an even share of the mass that has the full colour, where one word is shown first."""
+"""Mass with the full colour, as a multiple of an even share, if a word is shown first."""
 _SCALE = f"Full colour: {EVEN} times an even share, or more."
 Scores = dict[str, TokenScores]
 """Scores of the passage, by part: cache, model (or the reader below the cache) and mixture."""
@@ -234,8 +234,8 @@ Scores = dict[str, TokenScores]
 def cache(task: PassageTask, progress: ProgressCallback) -> Explanation:
     """Return layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
 
-    The reader must be a cache. Raises UserError if there is another reader to compare with: the gain is over the reader below
-    the cache.
+    The reader must be a cache. Raises UserError if there is another reader to compare with, because gains are over the
+    reader below the cache.
     """
     if task.against is not None:
         raise UserError("`explain cache` compares with the reader below the cache; leave --against out")
@@ -279,7 +279,7 @@ def cache_links(q: Pointer, time: int, token: int, words: Sequence[int]) -> dict
     """Return the cache's mass on each earlier word of the passage, at position `time` of a block.
 
     `token` is the same position counted from the passage's first token, and words (tokens,) the number of each token's word.
-    The last of the N remembered pairs is that of the token before; mass on the text before the passage is left out.
+    The last of the N remembered pairs belongs to the previous token. Mass on text before the passage is left out.
     """
     weights = q.weights[0, time].tolist()
     oldest = token - len(weights)
@@ -311,7 +311,7 @@ class CacheCase:
 
     case: CaseName
     target: int
-    """Position of the word in the text, in tokens."""
+    """Position of the word in the text in tokens."""
     entropy: float
     """Entropy of the cache's mass over the positions that it remembers, in nats."""
     share: float
@@ -358,8 +358,8 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
 def _scan(
     reader: Reader, ids: np.ndarray, first: int, progress: ProgressCallback
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for every token (N,), the entropy of the cache's mass over positions, the share of the mass on the token, and the
-    token's probability under the reader below.
+    """Return, for every token (N,), the entropy of the cache's mass over positions, the mass's share on the token, and
+    the token's probability under the reader below.
     """
     entropies: list[Tensor] = []
     shares: list[Tensor] = []

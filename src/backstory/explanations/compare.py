@@ -1,4 +1,4 @@
-"""Read a stretch of text with several readers: what each gains on the others by block, by document and word by word.
+"""Read a stretch of text with several readers, and compare them by block, by document and word by word.
 
 The figure of "A language model with dynamic weights": gain per block along a sequence of articles, and passages.
 """
@@ -39,7 +39,7 @@ from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
 
 LONGEST_NAME = 180
-"""The most characters of a result's folder; a longer name is cut and ends in a hash."""
+"""Maximum length of a result folder's name; a longer one is cut and ends in a hash."""
 
 
 @checked()
@@ -151,7 +151,7 @@ def _figures(
 
 
 def _reader_record(opened: OpenedReader, nats: float) -> ComparedReader:
-    """Return a reader with its mean nats per token, as results record it."""
+    """Return the record of a reader with its mean nats per token."""
     return ComparedReader(
         name=opened.name,
         layers=[layer.as_dict() for layer in opened.layers],
@@ -171,9 +171,9 @@ def token_nats(
 ) -> np.ndarray:
     """Read ids once in one row and return scores (2, tokens + 1), float64.
 
-    Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the tokens that
-    begin a word, before each of them and after the last; 0 where every token begins a word or the ids end. The reader's last
-    block is read whole where the ids continue, as rounding may depend on its length.
+    Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the
+    tokens that begin a word, before each of them and after the last; 0 where every token begins a word or the ids end.
+    The last block is read whole if the ids continue, because rounding may depend on its length.
     """
     end = min(len(ids), -(-(tokens + (boundaries is not None)) // reader.block) * reader.block)
     uncertain = np.zeros(end, bool)
@@ -191,7 +191,7 @@ def token_nats(
 
 
 def _first_name(run: Path | str | Run, reader: str, against: Sequence[str]) -> str:
-    """Return the name of the first reader; compared with other runs only, which are all read the same way, that of its run."""
+    """Return the name of the first reader; of its run if only runs are compared, which share the reader."""
     if any(map(names_readers, against)):
         return reader
     return run.name if isinstance(run, Run) else resolved(run).name

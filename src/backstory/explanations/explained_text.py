@@ -1,4 +1,4 @@
-"""Text to explain: the words of a passage, the run with the text that holds it, and the readers that are compared on it."""
+"""Text to explain: the words of a passage, the run with its text, and the readers that are compared on it."""
 
 import hashlib
 import os
@@ -33,14 +33,14 @@ BLANK = "␣"
 LONGEST = 32
 """Characters of a word made of smaller tokens at most: not every script puts spaces between words."""
 DIGITS = 8
-"""Hexadecimal digits that tell texts and runs of one name apart in a folder's name."""
+"""Hexadecimal digits in a folder's name that distinguish texts and runs of the same name."""
 SHORT = 40
-"""The most characters of such a text's or run's name there."""
+"""Maximum length of the text's or run's name there."""
 
 
 @dataclass(frozen=True)
 class OpenedReader:
-    """A reader that is open with its run, under its name in results."""
+    """A reader with its run, under its name in results."""
 
     name: str
     run: Run
@@ -53,7 +53,7 @@ class ExplainedText:
     """An open run with the text to explain, a split or a user's own text."""
 
     run: Path | Run
-    """The run as it was named, or itself."""
+    """The run, or its name."""
     setup: EvalSetup
     options: ExplanationOptions
 
@@ -104,9 +104,9 @@ class ExplainedText:
         return OpenedReader(name, run, other, layers)
 
     def destination(self, folder: str, kind: str) -> Path | None:
-        """Return where a result of this kind goes: to `--out`, else to the folder in the run.
+        """Return the folder of a result of this kind: `--out`, or else a folder in the run.
 
-        None for a model from elsewhere without `--out`. Raises UserError if it cannot be written.
+        None for an external model without `--out`. Raises UserError if it cannot be written.
         """
         results = self.setup.run.results
         path = self.options.out or (None if results is None else within(results, folder))
@@ -141,17 +141,17 @@ class ExplainedText:
 
 
 def first_token_read(options: ExplanationOptions) -> int:
-    """Return where reading begins: `context` tokens before the passage, else at the beginning of the text."""
+    """Return where reading starts: `context` tokens before the passage, or else at the start of the text."""
     return 0 if options.context is None else max(0, options.at - options.context)
 
 
 def other_name(against: str) -> str:
-    """Return the name in results of a reader, or of another run: that of its folder."""
+    """Return the name in results of a reader, or of another run (its folder's name)."""
     return against if names_readers(against) else resolved(against).name
 
 
 def other_folder_part(against: str) -> str:
-    """Return the name of a reader or another run in the name of a result's folder, where two runs of one name differ."""
+    """Return the part of a result folder's name for a reader or another run; it distinguishes runs of the same name."""
     if names_readers(against):
         return against
     folder = resolved(against)

@@ -1,4 +1,4 @@
-"""Explain a passage with a trained run: find it, read it with what comes before it, and write result.json."""
+"""Explain a passage with a trained run: find it, read it with its context, and write result.json."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from backstory.runs.run import Run
 
 @dataclass(frozen=True)
 class Explainer:
-    """Kind of explanation: what it shows, and the function that makes it."""
+    """Kind of explanation: its content, and the function that makes it."""
 
     description: str
     explain: Callable[[PassageTask, ProgressCallback], Explanation] | None

@@ -14,7 +14,7 @@ from backstory.results.passage import Layer, Passage
 
 
 def notable(gains: np.ndarray, begins: Sequence[int], words: int) -> list[tuple[str, int]]:
-    """Return passages worth a look, as (why, first word): most gained, most lost, and where a document begins.
+    """Return notable passages as (reason, first word): the largest gain, the largest loss, and the start of a document.
 
     `gains` (W,) are those of the words of a stretch, `begins` the words at which documents begin, the longest first.
     """
@@ -30,7 +30,7 @@ def notable(gains: np.ndarray, begins: Sequence[int], words: int) -> list[tuple[
 def excerpts(
     scored: ScoredText, setup: EvalSetup, names: Sequence[str], tokens: Sequence[int], words: int
 ) -> tuple[ExcerptRecord, ...]:
-    """Return the passages that begin at these tokens of the text, else notable ones, with layers."""
+    """Return the passages at these tokens of the text, or else notable ones, with layers."""
     vocabulary = setup.dataset.vocabulary
     ids = np.asarray(setup.split.ids[scored.at : scored.at + scored.nats.shape[1]])
     spans = words_of(vocabulary, ids, len(ids))
@@ -52,7 +52,7 @@ def excerpts(
     else:
         passages = notable(gains[-1], [word(token) for token in _begins(scored)], words)
     parts = [(why, spans[first : first + words], slice(first, first + words)) for why, first in passages]
-    # All passages have one scale, so that a colour means the same everywhere.
+    # All passages share a scale, so that a colour means the same everywhere.
     high = gain_scale(gains.ravel())
     return tuple(
         ExcerptRecord(
@@ -101,7 +101,7 @@ def _passage(
 
 
 def _title(scored: ScoredText, setup: EvalSetup, start: int, end: int) -> str:
-    """Return the title of a passage: the documents it is of, and where it begins."""
+    """Return the title of a passage: its documents and its position."""
     numbers: list[int] = np.unique(scored.within[start:end]).tolist()
     titles = [scored.titles[number] or f"document {number + 1:,}" for number in numbers]
     named = " and ".join(titles) if len(titles) < 3 else f"{titles[0]} to {titles[-1]}"

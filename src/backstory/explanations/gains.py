@@ -15,9 +15,9 @@ from backstory.data import Boundaries, Vocabulary, word_nats
 from backstory.results.explanation_record import DocumentRecord, GainRecord, PairRecord, PositionRecord
 
 ENOUGH = 8
-"""The fewest documents, or blocks, for an interval of a gain: fewer say little about how documents differ."""
+"""Minimum number of documents, or blocks, for an interval of a gain; fewer say little about how documents differ."""
 FIRST = 100
-"""Tokens of the first stretch of a document; the second is as long, and every further one twice as long."""
+"""Length in tokens of a document's first two stretches; each further one is twice as long."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def documents(scored: ScoredText) -> tuple[DocumentRecord, ...]:
 
 
 def positions(scored: ScoredText) -> tuple[PositionRecord, ...]:
-    """Return the gains by the distance of a token from the beginning of its document."""
+    """Return the gains by distance from the document's start."""
     records, low, high = [], 0, FIRST
     longest = int(scored.offsets.max())
     while low <= longest:

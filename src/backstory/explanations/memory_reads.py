@@ -1,4 +1,4 @@
-"""Heads of an external memory at each word: whose slots they read, how sharply, and how they find them."""
+"""Heads of an external memory at each word: which words they read, how sharply, and by which addressing."""
 
 import math
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ from backstory.results.explanation_record import HeadMeans, MemoryExplanation, M
 from backstory.results.passage import Layer, Numbers
 
 BEFORE = 500
-"""The most tokens before a passage whose words are traced one by one; earlier text counts as a single word."""
+"""Maximum number of tokens before a passage whose words are traced; earlier text counts as a single word."""
 WINDOW = 257
-"""Slots of the window that is measured where a memory has none, as in Lee et al. (2020)."""
+"""Size of the window that is measured for a memory without one, as in Lee et al. (2020)."""
 MOST_ROWS, MOST_TOKENS = 64, 400
 """Largest number of slots and of tokens in the picture."""
 DIGITS = 3
@@ -43,7 +43,7 @@ READS = "read weights"
 
 
 def check_memory(opened: EvalSetup) -> None:
-    """Raise UserError unless the run has an external memory, and its reader predicts with nothing but the model."""
+    """Raise UserError unless the run has an external memory, and its reader adds no prediction to the model's."""
     reader = opened.reader
     if memory_of(opened.run.model) is None:
         folder = opened.run.argument
@@ -72,7 +72,7 @@ class Attribution:
         shares[:, word] += weights
 
     def read(self, weights: Tensor) -> Tensor:
-        """Return how much weights (N,) read of each word (words,); slots that were not written give nothing."""
+        """Return the weight (words,) that weights (N,) put on each word; unwritten slots have none."""
         total = self._shares.sum(1)
         return torch.where(total > 0, weights / total, 0) @ self._shares
 
@@ -96,7 +96,7 @@ def measured(trace: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
 
 
 def window_of(how: Addressing, slots: int) -> int:
-    """Return the slots of a memory's window; without one, those of the usual window, odd and at most all of the memory."""
+    """Return the size of a memory's window; without one, that of the usual window, odd and within the memory."""
     return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
@@ -260,7 +260,7 @@ def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers
 
 
 def _window_note(machine: Machine, head: str) -> str:
-    """Return a note on the mass in the window, and on where the rest is."""
+    """Return a note on the mass inside and outside the window."""
     how = machine.addressing
     slots = f"{window_of(how, machine.slots):,} slots around the largest cosine"
     if how.windows > 1:

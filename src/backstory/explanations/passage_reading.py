@@ -1,4 +1,4 @@
-"""Reading up to a passage and through it, sums over words, layers made of them, and the explanation by surprisal."""
+"""Read through a passage, sum scores over words, build layers from them, and explain surprisal."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ from backstory.results.passage import STEPS, Candidates, Layer, Numbers, Weights
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""
 GAIN_SHARE = 0.95
-"""The share of the words whose gain lies on the scale; the others have the full colour."""
+"""Share of the words whose gains are within the scale; the others have the full colour."""
 LINK_SHARE = 0.9
-"""The share of the words whose strongest link lies on the scale; the others have the full colour."""
+"""Share of the words whose strongest links are within the scale; the others have the full colour."""
 LINKS = 5
-"""Links of a word that are kept however weak they are."""
+"""Number of links of a word that are always kept, however weak."""
 
 Parts = Mapping[str, Prediction]
 
@@ -88,7 +88,7 @@ def nats_of(task: PassageTask, scores: TokenScores) -> np.ndarray:
 
 
 def figures_of(task: PassageTask, scores: TokenScores) -> dict[str, float]:
-    """Return the figures of a passage that result files name: those of its tokens."""
+    """Return the passage's score as result files record it, over tokens."""
     per_token = float(_token_nats(task, scores).mean())
     return {"nats_per_token": per_token, "perplexity": perplexity(per_token)}
 
@@ -133,7 +133,7 @@ def gain_layer(name: str, gains: np.ndarray, high: float, note: str) -> Numbers:
 
 
 def gain_over(other: str, gains: np.ndarray) -> Numbers:
-    """Return the gains of a reader over another in nats (words,), scaled by themselves."""
+    """Return the gains of a reader over another in nats (words,), on a scale of their own."""
     note = f"Blue: likelier here than with {other}; orange and underlined: less likely."
     return gain_layer(f"gain over {other}", gains, gain_scale(gains), note)
 
@@ -144,7 +144,7 @@ def gain_scale(gains: np.ndarray) -> float:
 
 
 def strong_high(strongest: Sequence[float]) -> float:
-    """Return the weight at which a link has the full colour, from the strongest link of each word; rounded up to two digits."""
+    """Return the weight with the full colour, from the strongest link of each word; rounded up to two digits."""
     high = float(np.quantile(strongest, LINK_SHARE)) or max(strongest)
     if not high:
         return 1.0
@@ -183,7 +183,7 @@ def after(lead: int, layer: Numbers | Candidates) -> Layer:
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordScore | None = "sum") -> str:
-    """Return a sentence on words of several tokens, and on the figures of their first token; empty if words are tokens."""
+    """Return a sentence on words of several tokens, and on figures of their first token; empty if words are tokens."""
     if vocabulary.tokenizer.unit == "word":
         return ""
     rest = f", its {of_first} are those of the first" if of_first else ""

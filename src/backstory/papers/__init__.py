@@ -1,1 +1,1 @@
-"""Papers put to the test: their published figures, their claims, and the suites of runs that decide on them."""
+"""Papers under test: their published figures, their claims, and the suites of runs that test them."""

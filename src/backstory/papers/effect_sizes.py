@@ -18,14 +18,14 @@ from backstory.results.examination_record import CACHE, TRUNCATE
 from backstory.results.suite_run_record import MeasuredRecord
 
 SPLIT = "valid"
-"""The split that the published examinations are of."""
+"""The split of the published examinations."""
 CONTEXT = Measure("", (Cost(TRUNCATE, EFFECTIVE_CONTEXT),))
 FEWEST_TARGETS = 100
-"""Targets of a group without which nothing is measured, and no verdict given."""
+"""Minimum number of targets in a group; with fewer, nothing is measured and there is no verdict."""
 
 
 def context_cost(context: int) -> Measure:
-    """Return the cost of a context of only so many tokens."""
+    """Return the cost of a context of only this many tokens."""
     return Measure(f"with {context:,} tokens", (Cost(TRUNCATE, f"truncate-{context}"),))
 
 
@@ -74,7 +74,7 @@ def measure_effects(losses: Mapping[str, Losses], findings: Iterable[Finding]) -
             of_unit = _effective_context if measure.unit == "tokens" else _share
             if effect := of_unit(losses, measure.plus[0]):
                 effects[key] = effect
-    # Each call draws its own resamples, which takes the time: one call for all measures of the same targets.
+    # Drawing resamples takes the time, so all measures of the same targets share a call.
     for batch in batches.values():
         values, clusters = np.stack([part.chosen for _, part in batch], axis=1), batch[0][1].chosen_clusters
         intervals = paired_intervals(values, clusters=clusters)
@@ -121,7 +121,7 @@ class _Part:
 
 
 def _parts(losses: Mapping[str, Losses], measure: Measure) -> list[_Part]:
-    """Return the measure as a sum of means, one over each group of targets; empty if something of it is missing."""
+    """Return the measure as a sum of means, one over each group of targets; empty if a part of it is missing."""
     parts: dict[bytes, _Part] = {}
     signed = [*((1.0, cost) for cost in measure.plus), *((-1.0, cost) for cost in measure.minus)]
     first = losses.get(measure.plus[0].experiment)
@@ -181,7 +181,7 @@ def _share(losses: Mapping[str, Losses], cost: Cost) -> MeasuredRecord | None:
 
 
 def _effective_context(losses: Mapping[str, Losses], cost: Cost) -> MeasuredRecord | None:
-    """Return tokens; None as value if more are used than were tried, and if there is none as more context hurts."""
+    """Return tokens; the value is None if more are used than were tried, or if more context hurts."""
     examined = losses.get(cost.experiment)
     mask = None if examined is None else _mask(losses, examined, cost)
     if examined is None or mask is None:

@@ -26,7 +26,7 @@ NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
 """The runs are examined, but lack something that the finding is tested on: a condition, or targets of a group."""
 FACTOR = 2
-"""An effective context is about another one if it is between this part and this multiple of it."""
+"""Two effective contexts agree if the larger is at most this multiple of the smaller."""
 
 EffectSizes = Mapping[str, MeasuredRecord]
 """Effect sizes of one run, by the keys of measures."""
@@ -164,8 +164,9 @@ def _median_context(effects: Sequence[EffectSizes]) -> float | None:
 
 
 def _context_limits(about: float, effects: Sequence[EffectSizes]) -> list[Measure]:
-    """Return the measures that half of an effective context is too little and twice as much enough; none if either was not
-    tried.
+    """Return measures that test an effective context: half of it is too little, and twice as much is enough.
+
+    Empty if either length was not tried.
     """
     tried = [
         int(match[1]) for key in (effects[0] if effects else ()) if (match := re.fullmatch(r"truncate-(\d+)", key))

@@ -19,10 +19,11 @@ PrintedMetric = Literal["perplexity", "bits_per_token", "effect_percent", "token
 Unit = Literal["nats", "tokens", "share"]
 
 EFFECTIVE_CONTEXT, OUTSIDE_WINDOW = "effective-context-two-sided", "outside-window"
-"""Results of an examination beside the costs of its conditions: tokens of context, and the share of the text's tokens that the
-window of a cache does not hold. The name changes with the definition, so that older results are not taken for it."""
+"""Results of an examination besides the costs of its conditions: the effective context in tokens, and the share of the
+text's tokens that a cache's window does not hold. The first name changed with its definition, which excludes older
+results."""
 _EXPERIMENTS = ("truncate", "shuffle", "reverse", "replace", "drop", "drop-target", "drop-distant", "replace-target")
-"""Those whose conditions begin with their own name. Listed here, since `context.experiments` needs torch."""
+"""Experiments whose conditions begin with their name. Listed here because `context.experiments` needs torch."""
 _EXPERIMENT_OF = {EFFECTIVE_CONTEXT: "truncate", OUTSIDE_WINDOW: "cache", "without-cache": "cache"}
 
 
@@ -59,11 +60,11 @@ class PublishedTable:
     runs: int | None = None
     """Trained models that a value is the mean of, if that is not so for the whole paper."""
     costs_as: str = ""
-    """SUITE/SYSTEM whose runs at the full scale would give the rows that no suite has, or cost as much."""
+    """SUITE/SYSTEM whose full-scale runs would give the rows that no suite has, or would cost as much."""
     trained_apart: tuple[str, ...] = ()
-    """Those of these rows that need a training of their own."""
+    """The rows among these that need a training of their own."""
     quoted: tuple[str, ...] = ()
-    """Systems that the paper did not run: it quotes others."""
+    """Systems that the paper quotes from others instead of running them."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class FindingEntry:
     fallback_protocol: str = ""
     """Departure of the fallback from the paper's protocol."""
     measures_of: str = ""
-    """Another finding, whose measures it has."""
+    """Another finding, whose measures it shares."""
     about: str = ""
     """Name of a printed number of tokens."""
     paired: bool = False
@@ -108,7 +109,7 @@ class PrintedItem:
     published: str = ""
     """The values in it, in words."""
     diagram: bool = False
-    """True if it shows how something works or is set, and nothing that was measured."""
+    """True if it shows a mechanism or settings instead of measurements."""
     costs_as: tuple[str, ...] = ()
     """SUITE/SYSTEM of every system whose runs at the full scale would show it together, of one suite."""
     ours: str = ""
@@ -125,7 +126,7 @@ class PaperFile:
     cited: str
     """Authors and year: `Merity et al. 2018`."""
     model: str = ""
-    """The model that its examinations are of, in words."""
+    """Description of the model that it examines."""
     runs: int | None = None
     """Trained models, with a seed each, that its values are means of; null if the paper does not say."""
     tagger: str = ""
@@ -161,7 +162,7 @@ class PublishedValue:
     costs_as: str = ""
     trained_apart: bool = False
     quoted: bool = False
-    """True if it is of another paper, which is quoted."""
+    """True if it is quoted from another paper."""
     runs: int | None = None
     """Trained models that it is the mean of; None if the paper does not say."""
 
@@ -176,7 +177,7 @@ class Cost:
     by: str = ""
     """A split of the targets into groups."""
     groups: tuple[str, ...] = ()
-    """The groups that are meant, taken together."""
+    """Names of the groups, which are pooled."""
 
     def __str__(self) -> str:
         return f"{self.condition} of {self.by} {', '.join(self.groups)}" if self.by else self.condition
@@ -213,7 +214,7 @@ class Measure:
 
     @property
     def key(self) -> str:
-        """Name in a result, the same wherever the same is measured."""
+        """Key in a result; equal measures have equal keys."""
         return " - ".join([" + ".join(map(str, self.plus)), *map(str, self.minus)])
 
     @property

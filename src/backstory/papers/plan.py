@@ -42,9 +42,9 @@ from backstory.storage.run_files import SAVED
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1
 LONGEST_NAME = 200
-"""Letters of a name, with which most file systems take what is added to it."""
+"""Maximum length of a name, which leaves most file systems enough for the suffixes added to it."""
 DEFAULTS_VERSION = 1
-"""To be raised when the default of a setting changes that a model or its training depends on."""
+"""Increase this when a default changes that a model or its training depends on."""
 
 
 # --- runs ---
@@ -58,7 +58,7 @@ class SuiteRun:
     seed: int
     config: RunConfig
     minutes: float
-    """Time that it takes, as the suite states it."""
+    """Time that it takes, according to the suite."""
     readings: tuple[PlannedReading, ...]
     examinations: tuple[PlannedExamination, ...]
     prepare: tuple[str, ...] = ()
@@ -369,7 +369,7 @@ def _check_finding_check(check: FindingCheck, suite: Suite, where: str) -> None:
 
 
 def _repeated(values: Sequence[T]) -> T | None:
-    """Return the first value that is there twice."""
+    """Return the first duplicate value."""
     return next((v for i, v in enumerate(values) if v in values[:i]), None)
 
 

@@ -118,7 +118,7 @@ class Reproduction:
         )
 
     def _stated(self) -> str:
-        """Return whose times are stated; those of packaged suites were measured with products in bfloat16."""
+        """Return the source of the stated times; those of packaged suites were measured with bfloat16 products."""
         packaged = self.name == Path(self.name).stem
         if packaged and self.scale == "small" and choose_precision("auto", torch.device("cpu")).dtype == torch.float32:
             return "as the suite states for a processor with native bfloat16, which this one lacks"
@@ -339,7 +339,7 @@ def _origin(record: RunRecord, result: Result[ReproductionFigures]) -> Provenanc
 def _needed_weights(
     todo: Iterable[SuiteRun], planned: Mapping[str, SuiteRun], folder: SuiteFolder, known: Collection[str]
 ) -> set[str]:
-    """Return the runs that those to be run start from, and so on: a result has their figures but not their weights."""
+    """Return all runs that these runs start from, directly or not, because a result has figures but no weights."""
     waiting = [run for run in todo if run.name not in known and not folder.finished(run)]
     needed: set[str] = set()
     while waiting:

@@ -211,4 +211,4 @@ def _with_departures(data: dict, source: str) -> dict:
 
 _PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)
 names, load = _PACKAGED.names, _PACKAGED.load
-"""The names of the packaged suites; what reads one of them, or a user's own file, and `plan.check` checks its content."""
+"""Names of the packaged suites, and a loader for one of them or a user's file. `plan.check` checks the content."""

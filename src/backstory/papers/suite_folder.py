@@ -28,7 +28,7 @@ from backstory.training.resuming import INIT_FROM
 AGAIN = "--again"
 """Flag with which an examination replaces one that was made with other options."""
 SUITE, EARLIER_SUITE = "suite.yaml", "grid.yaml"
-"""The suite as it is run, by which the folder of a reproduction is known."""
+"""Copy of the suite, which marks the folder as a reproduction's."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SuiteCommand:
     flags: tuple[str, ...] = ()
     """Flags that its result depends on; those of a training are in its settings file, which `SuiteFolder.check` compares."""
     output: Path | None = None
-    """The file that shows that it is done, of a command that writes no result."""
+    """For a command without a result, the file that shows that it is done."""
     reading: PlannedReading | None = None
     """The reading of the suite that it makes."""
     examination: PlannedExamination | None = None
@@ -113,7 +113,7 @@ class SuiteFolder:
         init = ["--init-from", as_argument(self.path / "runs" / run.init_from)] if run.init_from else []
         if not (folder / CONFIG).is_file():
             return init
-        # A training that was killed before its first checkpoint has nothing yet of the run it starts from.
+        # A training killed before its first checkpoint holds nothing yet from the run it starts from.
         resumable = not init or RunFolder(folder).resumable
         return ["--resume"] if resumable else ["--overwrite", *init]
 
@@ -183,7 +183,7 @@ def _evaluate(folder: Path, reading: PlannedReading) -> SuiteCommand:
 def _examine(folder: Path, examination: PlannedExamination) -> SuiteCommand:
     reader = stack_name(parse_stack(examination.reader or "static"))
     out, flags = within(folder, examination.folder_name(examination.split, reader)), tuple(examination.flags())
-    # A result that is there and not done has other options; the folder belongs to the suite, which replaces it.
+    # An existing result that is not done has other options. The suite owns the folder, so it replaces it.
     again = (AGAIN,) if (out / RESULT).is_file() else ()
     arguments = ("examine", as_argument(folder), *flags, *again, "--out", as_argument(out))
     return SuiteCommand("examining", arguments, "examination", out, flags, examination=examination)

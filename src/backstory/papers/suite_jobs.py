@@ -20,7 +20,7 @@ from backstory.storage.run_files import RESULT
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")
 LOSSES = 3
-"""Times that a run goes on elsewhere after its machine was lost."""
+"""Number of times that a run continues elsewhere after losing its machine."""
 _STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 
 
@@ -51,7 +51,7 @@ class RunJob(Job):
     epochs: int | None = 1
     """The most epochs there can be; None for a training of so many minutes or steps."""
     trained: float = 0.0
-    """Share of the training that is done; of one that runs, of its most epochs, before which it may end."""
+    """Share of the training that is done; while it runs, relative to its maximum epochs, before which it may end."""
     training_left: bool = True
     """False once the training has its result."""
     to_read: float = 0.0
@@ -65,7 +65,7 @@ class RunJob(Job):
     known: KnownRun | None = None
     """The run of another reproduction that its figures are taken from."""
     losses: int = 0
-    """Times that the machine it ran on was lost."""
+    """Number of times that it lost its machine."""
     _command: SuiteCommand | None = None
 
     @property

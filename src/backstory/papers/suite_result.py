@@ -1,4 +1,4 @@
-"""The result of a reproduction: published beside ours for every system, and the outcome of each claim and finding."""
+"""Result of a reproduction: published and our figures of every system, and the verdict on each claim and finding."""
 
 import statistics
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from backstory.results.suite_run_record import ExaminedRecord, ReadingRecord, Ru
 from backstory.storage.provenance import commit, versions
 
 TRAINED = ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second")
-"""Figures of a run's training that its record repeats."""
+"""Fields of a training's figures that the run's record repeats."""
 
 
 def reproduction_figures(
@@ -108,7 +108,7 @@ def reproduction_provenance(
 
 
 def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:
-    """Return the record of a run; figures that it has not come to are null or absent."""
+    """Return the record of a run; figures that it has not reached yet are null or absent."""
     run, finished = job.run, job.folder.finished_commands(job.run)
     results = [result for _, result in finished]
     training = next((r for r in results if isinstance(r.figures, TrainingFigures)), None)
