@@ -1,11 +1,11 @@
-"""How often the audit catches each cheat of the tests, how often it refuses an honest reader, and what it costs.
+"""Rates at which the audit catches each cheat of the tests and refuses honest readers, and its cost.
 
     python benchmarks/audit.py [--seeds 100] [--only cheats honest cost] [--processes 2] [--out results/audit-zoo.json]
 
-Cheats read 16 blocks of 256 tokens of a small model, audited at 8 places with 34 cuts each, as a text of 82,000 tokens is; a
-reading ends where the audit has failed. Honest readers of every kind read 8 blocks of 20 tokens, audited at 2 places with 16
-cuts each. The cost is the processor's time of an audited place against that of a block, for a model of 2 layers of 200 units
-and 10,000 words (weights as at the start), as a share of readings of 20,000 and 82,430 tokens.
+Cheats read 16 blocks of 256 tokens with a small model, audited at 8 places with 34 cuts each, as for a text of 82,000
+tokens. A reading ends as soon as the audit fails. Honest readers of every kind read 8 blocks of 20 tokens, audited at 2
+places with 16 cuts each. The cost is the processor time of an audited place relative to a block, for an untrained model
+of 2 layers of 200 units and 10,000 words, as a share of readings of 20,000 and 82,430 tokens.
 """
 
 import json
@@ -78,7 +78,7 @@ def core(config: Any) -> ComposedModel:
 
 
 def transformer() -> ComposedModel:
-    """With weights twice as large as at the start: five times, its scores in bfloat16 do depend on how a text is cut."""
+    """Build a model with doubled initial weights. With a factor of five, bfloat16 scores depend on the blocks."""
     model = core(TransformerConfig(layers=2, hidden=8, heads=2, window=12))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -145,7 +145,7 @@ CHEATS: dict[str, tuple[type, int]] = {
     **{kind.__name__: (kind, 1) for kind in (*cheats.CHEATS, *cheats.CACHE_CHEATS)},
     **{kind.__name__: (kind, 4) for kind in (*cheats.CHEATS_WITH_ROWS, *cheats.CACHE_CHEATS_WITH_ROWS)},
 }
-"""Each with the rows that it reads."""
+"""Honest readers, each with its number of rows."""
 
 
 def cost() -> dict[str, Any]:
@@ -185,7 +185,7 @@ def cost() -> dict[str, Any]:
 
 
 def times(reader: Reader, rows: int, cuts: int, count: int = 6) -> tuple[float, float]:
-    """Median milliseconds of a block, and of a place with so many cuts."""
+    """Median milliseconds of a block, and of a place with this many cuts."""
     spent: list[float] = []
     plain: list[float] = []
 

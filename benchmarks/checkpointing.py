@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/checkpointing.py --data-dir DIR [--epochs 2] [--out FILE]
 
-Trains the recipe for some epochs as `backstory train` does, with the writing of `last` and of `best` timed, verification and
-rotation included.
+Trains the recipe for some epochs as `backstory train` does, and times the writing of `last` and `best`, including
+verification and rotation.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from backstory.training.loop import Trainer
 
 
 def timed(function: Callable, seconds: list[float]) -> Callable:
-    """The function, which notes how long each call took."""
+    """Wrap a function to record the duration of each call."""
 
     def wrapper(*arguments: Any) -> Any:
         began = time.perf_counter()
@@ -45,7 +45,7 @@ def main() -> None:
     settings = dataclasses.replace(recipe.training, epochs=given.epochs, finetune_epochs=0)
     last: list[float] = []
     best: list[float] = []
-    # The benchmark times what the loop calls, as it calls it.
+    # Time the functions under the names by which the loop calls them.
     Trainer.save, Trainer._save_best = timed(Trainer.save, last), timed(Trainer._save_best, best)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         result = train(

@@ -1,18 +1,18 @@
-"""Length and speed of files as code: PPM and trained runs beside general compressors, on a text that no run was trained on.
+"""Size and speed of compression by PPM, trained runs and general compressors, on a text that no run was trained on.
 
     python benchmarks/codec.py TEXT [--bytes 1000000] [--ppm | --counted results/benchmark-counting.json]
                                [--runs RUN ...] [--readers static cache ...] [--out results/benchmark-codec.json]
     python benchmarks/codec.py TEXT --untrained RECIPE [--out results/benchmark-codec.json]
 
-TEXT is a file, or `docs:PACKAGE`, the docstrings of an installed package. Texts that are not named are kept from the file.
+TEXT is a file, or `docs:PACKAGE`, the docstrings of an installed package. Other texts in the output file are kept.
 
-A row has the bytes of the code, bits per byte of the text, the same with the weights of the model counted, and KB of text per
-second of processor time, both ways. `--ppm` codes with the counts of the reader `ppm` alone, which know nothing before they
-begin; `--counted` takes that row from where benchmarks/counting.py has coded the same bytes. Rows of runs also have the length
-of tokens and of spelling; the cost of rounding, by which the code is longer than its parts; and how far the length of the
-tokens is from the score of `backstory evaluate`. Compressors that are not there are left out.
+A row has the size of the code in bytes, bits per byte of text without and with the model's weights, and KB of text per
+second of processor time in both directions. `--ppm` codes with the reader `ppm` alone, which starts without counts;
+`--counted` takes that row from the results of benchmarks/counting.py on the same bytes. Rows of runs also have the
+lengths of tokens and of spelling, the excess of the code over their sum (rounding), and the difference between the
+length of the tokens and the score of `backstory evaluate`. Missing compressors are left out.
 
-`--untrained` measures the speed of a recipe's model as it is before training, in several numbers of rows: tokens per second of
+`--untrained` measures the speed of a recipe's untrained model for several batch sizes, in tokens per second of
 processor time on one core.
 
 The rows of results/benchmark-codec.json:
@@ -63,10 +63,10 @@ from backstory.storage.provenance import commit
 from backstory.storage.run_files import CHECKPOINTS
 
 PPM = PPMSettings(6, "d", 0.85)
-"""The best of those that benchmarks/counting.py tries on the second million bytes of enwik8."""
+"""The best settings that benchmarks/counting.py tries on the second million bytes of enwik8."""
 PPM_NAME = "ppm, nothing trained"
 SIDE_BY_SIDE = (1, 4, 16)
-"""Rows in which the speed of an untrained model is measured."""
+"""Batch sizes for the speed of an untrained model."""
 
 
 class Compressor(NamedTuple):
@@ -75,13 +75,13 @@ class Compressor(NamedTuple):
 
 
 def processor_time() -> float:
-    """Return the processor time of this process and of those that it has run, in seconds."""
+    """Return the processor time of this process and its children in seconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def timed(function: Callable[[bytes], Any], data: bytes) -> tuple[Any, float]:
-    """Return what a function makes of some bytes, and its processor time for once."""
+    """Return a function's output for some bytes, and the processor time of one call."""
     began, calls = processor_time(), 0
     while not calls or (processor_time() - began < 0.2 and calls < 50):
         result, calls = function(data), calls + 1
@@ -93,7 +93,7 @@ def program(*command: str) -> Callable[[bytes], bytes]:
 
 
 def compressors() -> Iterator[tuple[str, Compressor]]:
-    """Yield the general compressors that are there, at their best settings."""
+    """Yield the available general compressors at their best settings."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
     yield "xz -9e", Compressor(lambda data: lzma.compress(data, filters=filters), lzma.decompress)
     yield "bzip2 -9", Compressor(bz2.compress, bz2.decompress)
@@ -139,7 +139,7 @@ def ppm_row(data: bytes) -> dict[str, Any]:
 
 
 def counted_row(file: Path, data: bytes) -> dict[str, Any]:
-    """Return the row of the bytes that benchmarks/counting.py has coded."""
+    """Return the row for the bytes that benchmarks/counting.py has coded."""
     part = json.loads(file.read_text())["megabyte"]
     coded = part["bytes"], part["order"], part["discount"], part["sha256"]
     if coded != (len(data), PPM.order, PPM.discount, hashlib.sha256(data).hexdigest()):
@@ -185,7 +185,7 @@ def model_row(folder: Path, reader: str, batch_size: int, data: bytes) -> dict[s
 
 
 def untrained(recipe: str) -> Run:
-    """Return a recipe's model with random weights, and the vocabulary of its corpus, as a run that lies nowhere."""
+    """Return a run in memory: a recipe's model with random weights, and the vocabulary of its corpus."""
     config = load_recipe(recipe)
     dataset = prepare(config.text)
     torch.manual_seed(0)
@@ -194,7 +194,7 @@ def untrained(recipe: str) -> Run:
 
 
 def speed_rows(recipe: str, data: bytes) -> list[dict[str, Any]]:
-    """Return tokens per second of an untrained model both ways, the median of three codings, by rows read side by side."""
+    """Return tokens per second of an untrained model in both directions, the median of three, by batch size."""
     run, rows = untrained(recipe), []
     for batch_size in SIDE_BY_SIDE:
         speeds = []
@@ -217,7 +217,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def text_of(name: str) -> bytes:
-    """Return a file, or the docstrings of a package in the order of its sources, without those of its tests."""
+    """Return a file, or the docstrings of a package without its tests, in the order of the sources."""
     if not name.startswith("docs:"):
         return Path(name).read_bytes()
     root = Path(importlib.import_module(name.removeprefix("docs:")).__file__ or "").parent
@@ -250,7 +250,7 @@ def main() -> None:
         speed = f"{row['compress_kb_per_second']:10.1f} / {row['decompress_kb_per_second']:.1f} KB/s"
         rate = f"{row['bits_per_byte']:.3f} bits per byte, {row['with_weights']:.1f} with weights"
         print(f"{name:40} {row['bytes']:8,} bytes  {rate}  {speed}", flush=True)
-        if given.out:  # after each row, as a long reading may be stopped
+        if given.out:  # after each row, in case a long reading is stopped
             texts = known | {text: {"size": len(data), "commit": commit(), "rows": rows}}
             write(given.out, "codec", texts=texts, speeds=speeds)
 

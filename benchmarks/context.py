@@ -1,13 +1,13 @@
-"""Targets per second of the context laboratory's scorer, against the naive form in the same run.
+"""Targets per second of the context laboratory's scorer and of a naive one, in the same run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/context.py [--turns 5] [--sizes S P] [--tokens 300]
     python benchmarks/context.py --device cuda
 
-The naive form is what one writes first: torch.nn's layers, 50 contexts at a time in float32, and logits and their logarithms at
-every position, of which the last is looked at. Ours scores the same number of targets, in float32 and in bfloat16. Contexts are
-random words, and weights are as at the start, which takes the same time. Each contender is a process of its own (the
-allocator's settings belong to a process); they take turns, so that whatever else the machine does meets all alike. The table
-gives medians; with --out it is also written as JSON. With `--linear` it shows instead how the time grows with targets and with
+The naive one uses torch.nn's layers in float32, 50 contexts at a time, and computes the log-softmax at every position,
+although only the last counts. Ours scores the same number of targets in float32 and in bfloat16. Contexts are random
+words and weights are untrained, which does not affect the time. Each contender has a process of its own, because
+allocator settings are per process. They take turns, so that other load on the machine affects all equally. The table
+gives medians; with --out it is also written as JSON. With `--linear` it shows how the time grows with targets and
 context.
 """
 
@@ -56,7 +56,7 @@ def built(size: str, on: str) -> ComposedModel:
 
 
 def naive(size: str, on: str, targets: int, tokens: int) -> Callable[[], None]:
-    """Scores the targets in batches of 50."""
+    """Score the targets in batches of 50."""
     model, device = Naive(built(size, on)).to(on).eval(), torch.device(on)
     contexts = torch.randint(TYPES, (targets, tokens), device=device)
     wanted = torch.randint(TYPES, (targets,), device=device)
@@ -70,7 +70,7 @@ def naive(size: str, on: str, targets: int, tokens: int) -> Callable[[], None]:
 
 
 def ours(size: str, on: str, targets: int, tokens: int, precision: str) -> Callable[[], None]:
-    """Scores them as `backstory examine` does."""
+    """Score the targets as `backstory examine` does."""
     keep_freed_memory()
     random, device = np.random.default_rng(0), choose_device(on)
     scorer = ReaderScorer(StaticReader(built(size, on), choose_precision(precision, device)))

@@ -3,12 +3,12 @@
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/cores.py [--turns 10] [--out results/benchmark-cores.json]
     python benchmarks/cores.py --device cuda
 
-Two layers of 850 units, four rounds of rank 100, batch 32, segments of 25, and a tied softmax over 10,000 words; forward and
-backward pass. The plain loop is the equations with autograd, in float32 and in the precision of the others. Each is a process
-of its own (the allocator's settings belong to a process, and the plain loop's leaves memory to the system); they take turns
-step by step. The table gives medians; the ratio to the plain loop in float32 as the median of the ratios of each turn, with
-its quartiles, which say how noisy the machine was; the same to the plain loop in the row's own precision; and the ratio of
-the fastest steps. With --out it is also written as JSON.
+Two layers of 850 units, four rounds of rank 100, batch 32, segments of 25, and a tied softmax over 10,000 words;
+forward and backward pass. The plain loop is the equations with autograd, in float32 and in the precision of the others.
+Each has a process of its own, because allocator settings are per process (the plain loop returns memory to the system).
+They take turns step by step. The table gives medians; the ratio to the plain loop in float32 as the median over turns,
+with quartiles that show the noise of the machine; the same ratio to the plain loop in the row's own precision; and the
+ratio of the fastest steps. With --out it is also written as JSON.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def plain_segment(
     rounds: list[Round],
     mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`mogrifier_segment` as one would write it."""
+    """Straightforward version of `mogrifier_segment`."""
     outputs = []
     for e in x.unbind(1):
         state = h * mask
@@ -67,14 +67,14 @@ def model(core: LSTMConfig | MogrifierConfig, dual: bool, device: torch.device) 
 
 
 def ours(core: LSTMConfig | MogrifierConfig, dual: bool, on: str, precision: str) -> Callable[[], None]:
-    """Forward and backward pass as `backstory train` does them, allocator settings included."""
+    """Forward and backward pass as in `backstory train`, including its allocator settings."""
     keep_freed_memory()
     device = choose_device(on)
     return step(model(core, dual, device), choose_precision(precision, device), device)
 
 
 def plain(on: str, precision: str) -> Callable[[], None]:
-    """The same of a Mogrifier whose layers are plain loops."""
+    """The same for a Mogrifier whose layers are plain loops."""
     recurrent.mogrifier_segment = plain_segment
     device = choose_device(on)
     return step(model(MOGRIFIER, False, device), choose_precision(precision, device), device)

@@ -1,11 +1,11 @@
-"""Tokens and types of the corpora, how much their splits share, and the exact entropy of the synthetic documents.
+"""Tokens and types of the corpora, overlap of their splits, and exact entropy of the synthetic documents.
 
     python benchmarks/corpora.py [--corpora ptb ...] [--data-dir DIR] [--out results/benchmark-corpora.json]
 
-A row has the tokens of each split and the types; of a corpus that is not drawn, how much its splits overlap; where the window
-of a cache was printed for it, the share of the validation tokens that are not within it when they come; where the source is
-known, the exact perplexity of each split and, of the training split, how often what comes back does and how many tokens before
-it was last seen (median and nine in ten). With --out the table is also written as JSON.
+A row has the tokens of each split and the types. For corpora that are not synthetic it has the overlap of the splits,
+and, if a cache's window was published for the corpus, the share of validation tokens that such a window does not hold.
+For synthetic ones it has the exact perplexity of each split and, for the training split, how often tokens recur and at
+what distance (median and 90th percentile). With --out the table is also written as JSON.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from backstory.results.common import OverlapRecord
 
 NAMES = ("stdlib", "recall", "recall, facts 0.03", "ptb", "ptb-char", "ptb-char-50", "wikitext-2", "enwik8-prefix")
 WINDOWS = {"ptb": 500, "wikitext-2": 3875}
-"""Words of the caches of Khandelwal et al. 2018, section 6.2."""
+"""Cache sizes of Khandelwal et al. 2018, section 6.2, in words."""
 
 
 def settings(name: str) -> TextConfig:

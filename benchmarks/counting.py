@@ -1,12 +1,12 @@
-"""Gains of counting: n-grams alone, PPM against compressors, and what each adds to small LSTMs.
+"""Gains of counting: n-grams alone, PPM compared with compressors, and both on top of small LSTMs.
 
     python benchmarks/counting.py --data DATA [--runs RUN ...] [--parts PART ...] --out results/benchmark-counting.json
 
-`ngrams` counts Penn Treebank and reads its validation and test splits, alone and with a unigram cache tuned on validation.
-`ppm` reads the first bytes of enwik8, beside gzip, bzip2 and xz; `megabyte` codes its first million with the settings that are
-best on the second, and decodes them. `stacks` puts readers around trained runs, one around the other, tuned on the beginning of
-validation, and reads the test split, with the mixture and with logistic mixing. Parts and runs that are not named are kept from
-the file.
+`ngrams` counts Penn Treebank and reads its validation and test splits, alone and with a unigram cache tuned on
+validation. `ppm` reads the first bytes of enwik8 and compares with gzip, bzip2 and xz; `megabyte` codes and decodes its
+first million bytes with the settings that are best on the second. `stacks` wraps trained runs in readers layer by
+layer, tunes them on the beginning of validation, and reads the test split, with the mixture and with logistic mixing.
+Other parts and runs in the output file are kept.
 
 The runs of results/benchmark-counting.json, with seeds 1, 2 and 3:
 
@@ -60,9 +60,9 @@ PPMS = [
 ]
 MEGABYTE = 1_000_000
 TRIED = [PPMSettings(order, "d", discount) for order, discount in ((5, 0.8), (5, 0.9), (6, 0.85), (6, 0.9))]
-"""For the first million bytes of enwik8."""
+"""Settings for the first million bytes of enwik8."""
 LAYERS = ("cache:window=2000", "ngram", "ppm:order=3,discount=0.8", "mixture")
-"""Around the model, the innermost first. What is not typed is tuned, layer by layer."""
+"""Readers around the model, the innermost first. Settings that are not given are tuned, layer by layer."""
 PRODUCT = (*LAYERS[:-1], "mixture:domain=logistic")
 MIXTURE_GRID = ("share=0.0005,0.002,0.01,0.05,0.1,0.2,0.4", "rate=0.05,0.1,0.25,0.5,1")
 PRODUCT_GRID = ("share=0.02,0.1,0.4", "rate=0.03,0.1,0.3", "step=0.0001,0.0003,0.001,0.003")
@@ -156,7 +156,7 @@ def with_cache(scores_of: dict[str, np.ndarray], splits: dict[str, np.ndarray]) 
 
 
 def ppm(data: Path) -> dict[str, Any]:
-    """Bits per byte of the beginning of enwik8, beside compressors of the same bytes."""
+    """Bits per byte of the beginning of enwik8, by PPM and by compressors."""
     text = next(data.glob("enwik8*/enwik8*")).read_bytes()[:BYTES]
     packed = {
         "gzip": len(gzip.compress(text, 9)),
@@ -184,7 +184,7 @@ def ppm(data: Path) -> dict[str, Any]:
 
 
 def code_bytes(coder: Coder, setting: PPMSettings, size: int, text: bytes = b"") -> bytes:
-    """Code so many bytes by PPM alone, and return them: an encoder is given the text, a decoder finds it."""
+    """Code this many bytes by PPM alone and return them. An encoder is given the text; a decoder finds it."""
     smoothing = Smoothing.ppm(setting.order, setting.escape, setting.discount, setting.exclusion)
     counts, coded = CountedText(256, setting.order, smoothing), bytearray()
     for place in range(size):
@@ -195,13 +195,13 @@ def code_bytes(coder: Coder, setting: PPMSettings, size: int, text: bytes = b"")
 
 
 def search_second(enwik8: bytes) -> list[tuple[PPMSettings, float]]:
-    """Return bits per byte of the second million bytes with every setting that is tried."""
+    """Return bits per byte of the second million bytes for each setting."""
     ids = np.frombuffer(enwik8[MEGABYTE : 2 * MEGABYTE], np.uint8)
     return [(s, -float(scores(ppm_counts(s, 256), ids, 10).mean()) / math.log(2)) for s in TRIED]
 
 
 def megabyte(data: Path) -> dict[str, Any]:
-    """Code the first million bytes of enwik8, with nothing trained before, and decode them."""
+    """Code the first million bytes of enwik8 without any training, and decode them."""
     enwik8 = next(data.glob("enwik8*/enwik8*")).read_bytes()
     text, rows = enwik8[:MEGABYTE], search_second(enwik8)
     best = min(rows, key=lambda row: row[1])[0]

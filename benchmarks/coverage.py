@@ -1,14 +1,14 @@
-"""How often 95% intervals hold the truth, simulated: those over three seeds, and those over few documents.
+"""Simulated coverage of 95% intervals over three seeds, and over few documents.
 
     python benchmarks/coverage.py [--trials 10000] [--out results/benchmark-coverage.json]
 
-An effect on a target is a part of the seed, a part of the target, and a part of both, each normal about 0, so that the true
-mean is 0. Seeds score the same targets. Each seed's interval over the targets is the normal one, which stands for the
-bootstrap; `over_seeds` puts them together as it does for findings. A row is the deviations of the three parts and the share of
-trials whose interval holds 0.
+An effect on a target is the sum of a seed effect, a target effect and their interaction, each normal with mean 0, so
+that the true mean is 0. Seeds score the same targets. Each seed's interval over the targets is the normal one instead
+of a bootstrap; `over_seeds` combines them as for findings. A row has the deviations of the three components and the
+share of trials whose interval contains 0.
 
-The intervals over documents are bootstrap ones, of effects that the tokens of a document share half the variance of, with and
-without their widening by Student's t. With --out the tables are also written as JSON.
+The intervals over documents are bootstrap ones, with and without their widening by Student's t. Tokens of a document
+share half the variance of the effects. With --out the tables are also written as JSON.
 """
 
 import argparse
@@ -28,15 +28,15 @@ PARTS = {
     "all three": (0.1, 1.0, 1.0),
     "both together alone": (0.0, 0.0, 1.0),
 }
-"""Deviations of the part of the seed, of the target, and of both."""
+"""Deviations of the seed effect, the target effect and their interaction."""
 DOCUMENTS, TOKENS = (8, 20, 40, 140), 50
-"""Numbers of documents, and the tokens of each."""
+"""Numbers of documents, and the tokens in each."""
 DRAWS = 8
-"""Sets of resamples that the trials take in turn: more would only take longer."""
+"""Number of sets of resamples that the trials share in turn; more would only take longer."""
 
 
 def covered(of_seed: float, of_target: float, of_both: float, trials: int) -> float:
-    """Return the share of trials whose interval holds the true mean, 0."""
+    """Return the share of trials whose interval contains the true mean, 0."""
     random, hits = np.random.default_rng(0), 0
     for _ in range(trials):
         effects = of_seed * random.normal(size=(SEEDS, 1)) + of_target * random.normal(size=TARGETS)
@@ -49,7 +49,7 @@ def covered(of_seed: float, of_target: float, of_both: float, trials: int) -> fl
 
 
 def covered_over(documents: int, trials: int) -> dict[str, float]:
-    """Return the shares of trials whose bootstrap interval over so many documents holds the true mean, 0."""
+    """Return the shares of trials whose bootstrap interval over this many documents contains the true mean, 0."""
     random, within = np.random.default_rng(documents), np.repeat(np.arange(documents), TOKENS)
     hits = dict.fromkeys(("widened", "plain"), 0)
     for trial in range(trials):

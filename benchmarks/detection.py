@@ -1,4 +1,4 @@
-"""Rates at which cheats are caught and honest ones refused, over many seeds, in processes side by side."""
+"""Rates at which cheats are caught and honest subjects refused, over many seeds, in parallel processes."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 Rate = Callable[[str, int], dict[str, Any]]
-"""Tries a cheat, or an honest one, by its name with so many seeds."""
+"""Tries a named cheat, or an honest subject, with this many seeds."""
 Task = tuple[str, str, int]
 """Kind of trial, name, and number of seeds."""
 
@@ -28,7 +28,7 @@ def flags(description: str | None, out: Path) -> argparse.ArgumentParser:
 def rates(
     tasks: Sequence[Task], kinds: Mapping[str, Rate], processes: int
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield kind, name and figures of each task, in order, and print them as they come."""
+    """Yield kind, name and figures of each task in order, and print them as they arrive."""
     with get_context("spawn").Pool(processes) as pool:
         for kind, name, figures in pool.imap(partial(_rate, dict(kinds)), tasks):
             print(json.dumps([kind, name, figures]), flush=True)

@@ -8,8 +8,8 @@ from backstory.storage.provenance import commit, now, processor, versions
 
 
 def write(out: Path, benchmark: str, device: str = "cpu", **figures: Any) -> None:
-    """Write the figures, with the commit, the versions and the device that they are of, as JSON."""
-    # Here: contenders that are processes of their own begin in one without torch.
+    """Write the figures as JSON, with the commit, the versions and the device."""
+    # Imported here, because contenders start their processes from one without torch.
     import torch
 
     from backstory.models import device_name

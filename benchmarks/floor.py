@@ -1,13 +1,13 @@
-"""How near a training step comes to the time of its matrix products alone, on the CPU in float32.
+"""Time of a training step relative to its matrix products alone, on the CPU in float32.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/floor.py [--steps 10] [--sizes S P] [--out FILE]
 
-The floor is what no step of this model can do without (`backstory.training.matrix_products`): in every layer the recurrent
-products, of the batch's states with the recurrent weights, one after another over the segment, forward and backward; and the
-products over the whole segment: input projections, softmax, and the gradients of all of them. Each takes the faster of two
-forms: as torch computes it, or packed by oneDNN once a segment, which counts. Step and floor are processes of their own
-and take turns; the processor's time is counted. The table gives medians with quartiles, and the share of the floor's speed that
-the step reaches.
+The floor is the work that every step of this model needs (`backstory.training.matrix_products`): in each layer the
+recurrent products of the batch's states with the recurrent weights, one after another over the segment, forward and
+backward; and the products over the whole segment: input projections, softmax, and all their gradients. Each uses the
+faster of two forms: as torch computes it, or packed by oneDNN once per segment (packing time included). Step and floor
+run in processes of their own and take turns; processor time is counted. The table gives medians with quartiles, and the
+share of the floor's speed that the step reaches.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from training import SIZES, Contenders, Size, ours, timed
 
 
 def floor(size: Size, on: str, precision: str) -> Callable[[], None]:
-    """Return a step of nothing but the matrix products of a training step."""
+    """Return a step that computes only the matrix products of a training step."""
     import torch
 
     from backstory.config import recipes

@@ -1,12 +1,12 @@
-"""Published sizes on a GPU that one has for minutes: train a suite side by side in them, and carry its weights.
+"""Train a suite at its published sizes on a GPU that is available for minutes only, and carry its weights away.
 
     python benchmarks/full_size.py spend base --minutes 28 --only awd-lstm mos --out full-size --data-dir data
     python benchmarks/full_size.py unpack full-size/awd-lstm-seed141 --out runs/awd-lstm
 
-`spend` runs the CUDA tests, trains 1, 2, 4 and 8 models of one recipe side by side, and reproduces the suite at its full
-scale in the time that is left, with as many processes as train most tokens a second together. `pack` writes a run without
-what it resumes from, its weights in bfloat16, as parts of at most 15 MB. `unpack` makes a run of them again, with float32
-weights of the rounded values.
+`spend` runs the CUDA tests, trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full
+scale in the remaining time, with the number of processes that had the highest total speed. `pack` writes a run in parts
+of at most 15 MB, with its weights in bfloat16 and without the state for resuming. `unpack` restores a run from the
+parts, with the rounded weights in float32.
 """
 
 import argparse
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     import torch
 
 PART = 15 * 2**20
-"""Bytes of a part."""
+"""Size of a part in bytes."""
 HASH = "parts.sha256"
 SETTLED = 0.4
-"""Share of a training's log lines that are left out of its speed: start, compilation and warm-up."""
+"""Share of a training's log lines left out of its speed: start, compilation and warm-up."""
 READING_SHARE = 0.25
-"""Share of the time that is kept for readings, validation of the last epoch, and packing."""
+"""Share of the time reserved for readings, validation of the last epoch, and packing."""
 
 
 # --- a GPU for some minutes ---
 
 
 def spend(args: argparse.Namespace) -> None:
-    """Spend the minutes: tests, throughput, trainings, packing. What is done is on disk whenever it is stopped."""
+    """Run tests, throughput, trainings and packing within the minutes. Finished work is always on disk."""
     started, out = time.monotonic(), args.out
     out.mkdir(parents=True, exist_ok=True)
     if not args.skip_tests:
@@ -89,13 +89,13 @@ def _reproduce(args: argparse.Namespace, folder: Path, processes: int) -> list[s
 
 
 def _backstory(arguments: Sequence[str], capture: bool = False, check: bool = True) -> str:
-    """Run the command line in a process of its own; return what it printed if that is captured."""
+    """Run the command line in a process of its own. Return its output if captured."""
     command = [sys.executable, "-m", "backstory", *arguments]
     return subprocess.run(command, check=check, stdout=subprocess.PIPE if capture else None, text=True).stdout or ""
 
 
 def _cuda_tests(log: Path, seconds: float) -> None:
-    """Run the tests that need a GPU, for a limited time, into a log; their last line is printed."""
+    """Run the tests that need a GPU within a time limit, write a log, and print its last line."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *cuda_tests()]
     with log.open("w") as file:
         try:
@@ -108,7 +108,7 @@ def _cuda_tests(log: Path, seconds: float) -> None:
 def throughput(
     recipe: str, counts: Sequence[int], steps: int, data_dir: Path | None, settings: Sequence[str] = ()
 ) -> list[dict[str, int]]:
-    """Train k models of a recipe side by side for some steps, for each k; return their tokens per second together."""
+    """Train k models of a recipe in parallel for some steps, for each k. Return their total tokens per second."""
     rows = []
     for count in counts:
         with tempfile.TemporaryDirectory() as place:
@@ -162,7 +162,7 @@ def _table(rows: Sequence[dict[str, int]]) -> str:
 
 
 def pack(run: Path, out: Path) -> list[Path]:
-    """Write a run as parts of at most 15 MB: settings, log, results, readers, and its best weights in bfloat16."""
+    """Write a run in parts of at most 15 MB: settings, log, results, readers, and its best weights in bfloat16."""
     import torch
 
     from backstory.runs.run import BEST
@@ -191,7 +191,7 @@ def pack(run: Path, out: Path) -> list[Path]:
 
 
 def unpack(folder: Path, out: Path) -> Path:
-    """Make a run of its parts; the hash of the whole is checked first."""
+    """Restore a run from its parts, after checking the hash of the whole."""
     import torch
 
     from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
@@ -213,7 +213,7 @@ def unpack(folder: Path, out: Path) -> Path:
 def _cast(
     files: "dict[str, dict[str, torch.Tensor]]", present: "torch.dtype", wanted: "torch.dtype"
 ) -> "dict[str, dict[str, torch.Tensor]]":
-    """Return the tensors of a checkpoint by file, those of one type in another."""
+    """Return the tensors of a checkpoint by file, converting those of one type to another."""
     return {
         file: {name: t.to(wanted) if t.dtype == present else t for name, t in tensors.items()}
         for file, tensors in files.items()

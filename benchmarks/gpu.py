@@ -1,12 +1,12 @@
-"""Everything that needs a GPU, for the minutes that one has it: the CUDA tests first, then the benchmarks.
+"""Run everything that needs a GPU within some minutes: the CUDA tests first, then the benchmarks.
 
     python benchmarks/gpu.py --minutes 9 --out gpu [--wheels wheels] [--data-dir data]
     python benchmarks/gpu.py --minutes 9 --out dry --dry
 
 Each step is a process with a time limit of its own, and its log and figures are on disk before the next one starts:
-`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files. Nothing is installed, and no network is needed:
-packages that the machine lacks come as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU in their smallest
-sizes, where the tests are skipped. This file needs nothing but Python.
+`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files. Nothing is installed, and no network is
+needed: missing packages can be supplied as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU at
+their smallest sizes, where the tests are skipped. This file needs only Python.
 """
 
 import argparse
@@ -32,10 +32,10 @@ NEEDED = (
 TEST_SECONDS = 90
 """Time limit of one test."""
 WORKERS = 8
-"""Processes that run tests side by side on the GPU."""
+"""Number of processes that run tests in parallel on the GPU."""
 RECIPES = ("ptb-small", "ptb-awd-lstm", "ptb-mos", "wikitext-2-awd-lstm", "ptb-dual-mogrifier", "ptb-awd-lstm-snb")
 LEAST = 10
-"""Seconds below which no step is started."""
+"""Remaining seconds below which no step is started."""
 NOT_COLLECTED = (2, 3, 4)
 """Exit codes of pytest that say nothing about the tests."""
 MACHINE = "import platform, torch; print(platform.python_version(), torch.__version__, torch.cuda.is_available())"
@@ -51,9 +51,9 @@ class Step:
 
 
 def steps(dry: bool, data_dir: Path | None) -> list[Step]:
-    """Return the steps, those that matter most first."""
+    """Return the steps, the most important first."""
     python, device = sys.executable, "cpu" if dry else "cuda"
-    recipes = RECIPES[:1] if dry else RECIPES  # the published sizes take a CPU minutes
+    recipes = RECIPES[:1] if dry else RECIPES  # published sizes take minutes on a CPU
     buffers = ("--buffers", "256", "2048", "16384")
 
     def benchmark(name: str, seconds: float, *options: str, small: Sequence[str] = ()) -> Step:
@@ -94,7 +94,7 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
 
 
 def tests(*options: str) -> tuple[str, ...]:
-    """Return the command that runs the tests which need a GPU; plugins that the machine happens to have stay out."""
+    """Return the command for the tests that need a GPU. It ignores pytest plugins that the machine happens to have."""
     side_by_side = ["-p", "xdist.plugin", "-n", str(WORKERS)] if importlib.util.find_spec("xdist") else []
     plugins = ["-p", "pytest_timeout", "-p", "no:cacheprovider", *side_by_side]
     limit = [f"--timeout={TEST_SECONDS}", "-ra", "--tb=short", "--durations=20"]
@@ -102,7 +102,7 @@ def tests(*options: str) -> tuple[str, ...]:
 
 
 def cuda_tests() -> list[str]:
-    """Return the tests that need a GPU, as pytest takes them in the root of the repository."""
+    """Return the tests that need a GPU, as arguments of pytest in the repository's root."""
     files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_*_cuda.py"))]
     return [*files, "tests/interop/test_hf_loading.py::test_a_device_map_reads_the_same"]
 
@@ -127,9 +127,9 @@ def unpacked(wheels: Path, out: Path) -> Path:
 
 
 def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> tuple[int | None, float]:
-    """Run a step with its output in `NAME.txt`; return its exit code (None if the time ran out) and how long it took.
+    """Run a step with its output in `NAME.txt`. Return its exit code (None if the time ran out) and its duration.
 
-    Its processes are a group, of which nothing is left when it ends.
+    Its processes form a group, which is killed when it ends.
     """
     started = time.monotonic()
     command = [part.replace("OUT", str(out)).replace("MINUTES", f"{0.9 * seconds / 60:.2f}") for part in step.command]
@@ -149,13 +149,13 @@ def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> t
                 break
             except subprocess.TimeoutExpired:
                 _end(process.pid, ending)
-        _end(process.pid, signal.SIGKILL)  # what it started and left behind
+        _end(process.pid, signal.SIGKILL)  # processes that it left behind
         process.wait()
     return code, time.monotonic() - started
 
 
 def failures(log: Path) -> list[str]:
-    """Return the lines in which pytest names what failed; none for a step that was left out."""
+    """Return the lines in which pytest names failures; none for a skipped step."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return [f"  {line[:200]}" for line in lines if line.startswith(("FAILED ", "ERROR "))][:40]
 

@@ -1,11 +1,11 @@
-"""Inference time per batch of the systems of tables 1 to 4 of Lee et al. (2020), all read by the same code on one core.
+"""Inference time per batch of the systems of tables 1 to 4 of Lee et al. (2020), all with the same code on one core.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/inference.py [--turns 5] [--out results/benchmark-inference.json]
 
-A batch is 6 rows of 120 characters, as the paper trains on Penn Treebank; what it timed is not said. The systems are those of
-the suite's full scale, with random weights, in float32: time does not depend on what a model has learned. `content alone` is
-the memory without link and allocation, and `window` our own addressing of such a one. All take turns in one process; medians,
-and quartiles of the ratio to the dense memory of the same table in the same turn.
+A batch is 6 rows of 120 characters, as the paper trains on Penn Treebank (it does not say what it timed). The systems
+are those of the suite's full scale, in float32 with random weights, which do not affect the time. `content alone` is
+the memory without link and allocation, and `window` is our own addressing of such a memory. All take turns in one
+process. The table gives medians, and quartiles of the ratio to the dense memory of the same table in the same turn.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from backstory.papers.plan import runs_of
 
 BATCH, TIME = 6, 120
 CORPORA = {"Penn Treebank": ("dnc-1-1024", 50), "enwik8": ("enwik8-dnc-4", 206)}
-"""By corpus, the system that others are compared with, and the types of the paper."""
+"""For each corpus, the system that others are compared with, and the paper's number of types."""
 PUBLISHED = {
     "lstm-3x805": 141, "transformer-3x820": 22, "trellis": 4915, "awd-lstm": 61,
     "dnc-1-65": 1348, "dnc-1-129": 1481, "dnc-1-257": 1710, "dnc-1-513": 2147, "dnc-1-769": 2625, "dnc-1-1024": 2710,
@@ -39,7 +39,7 @@ PUBLISHED = {
     "enwik8-dnc-4, localized:33:strict": 320, "enwik8-dnc-4, localized:65:strict": 321,
     "enwik8-dnc-4, localized:97:strict": 318,
 }  # fmt: skip
-"""Milliseconds per batch that the paper prints."""
+"""Published milliseconds per batch."""
 
 
 def systems() -> Iterator[tuple[str, str, ModelConfig]]:
@@ -80,7 +80,7 @@ def main() -> None:
     if args.turns < 2:
         parser.error("quartiles take 2 turns or more")
     rows: dict[str, dict] = {}
-    if args.only and args.out and args.out.exists():  # what is not measured again stays
+    if args.only and args.out and args.out.exists():  # keep rows that are not measured again
         rows = json.loads(args.out.read_text(encoding="utf-8"))["rows"]
     print(
         f"{'corpus':<14} {'system':<34} {'parameters':>11} {'ms/batch':>9} {'dense =1':>9} {'published':>9} {'dense =1':>9}"

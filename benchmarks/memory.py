@@ -1,12 +1,13 @@
-"""Cost of external memories: forward milliseconds per step for memories of N slots, and what a step of training takes.
+"""Cost of external memories of N slots: forward time per step, and time and memory of a training step.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--slots 64 1024 65536] [--out results/benchmark-memory.json]
 
-Batch 6, slots of 512 numbers, one head that reads, the published controller (1024, 512 and 512 units, words of 50). The plain
-forms are the same equations as one would write them: a linear layer per step of all that is read, `bmm(EM, k[..., None])`,
-fresh memory for every result, and autograd for the way back. All take turns in one process; medians, in float32. A link of
-N x N numbers is left out where it would not fit. `pass` is one pass over the memory at the speed of a copy. Memory of training
-is the difference of the peaks of two processes of which one has eight more steps, over eight.
+Batch 6, slots of 512 numbers, one read head, the published controller (1024, 512 and 512 units, words of 50). The plain
+forms are straightforward versions of the same equations: a linear layer per step over all reads,
+`bmm(EM, k[..., None])`, a new tensor for every result, and autograd for the backward pass. All take turns in one
+process; times are medians in float32. A link of N x N numbers is left out if it would not fit. `pass` is one pass over
+the memory at the speed of a copy. The memory of a training step is the difference between the peaks of two processes,
+one with eight more steps, divided by eight.
 """
 
 import argparse
@@ -152,7 +153,7 @@ def runs(slots: int) -> dict[str, Run]:
 
 @torch.no_grad()
 def milliseconds(run: Run, text: Tensor) -> float:
-    """Of a step of a segment; the memory it begins with is made before."""
+    """Milliseconds per step of a segment, without creating the initial memory."""
     state = run[0].core.start(len(text))
     began = time.perf_counter()
     run[1](run[0], text, state)
@@ -160,7 +161,7 @@ def milliseconds(run: Run, text: Tensor) -> float:
 
 
 def training_milliseconds(run: Run, text: Tensor) -> float:
-    """Of a step of a segment, forward and backward; the memory it begins with is made before."""
+    """Milliseconds per step of a segment, forward and backward, without creating the initial memory."""
     state = run[0].core.start(len(text))
     began = time.perf_counter()
     run[1](run[0], text, state).square().mean().backward()
@@ -168,7 +169,7 @@ def training_milliseconds(run: Run, text: Tensor) -> float:
 
 
 def copied(slots: int) -> float:
-    """Milliseconds that one pass over the memory takes at the speed of a copy, which is two."""
+    """Milliseconds of one pass over the memory, half the time of a copy."""
     one = torch.ones(BATCH, slots, 512)
     other = torch.empty_like(one).copy_(one)
     began = time.perf_counter()
@@ -181,7 +182,7 @@ def training_peak(kind: str, form: str, slots: int, steps: int) -> None:
     of = model(KINDS[kind], slots).train()
     text = torch.randint(TYPES, (BATCH, steps))
     (ours if form == "ours" else plain)(of, text, of.core.start(BATCH)).square().mean().backward()
-    # Not ru_maxrss, which a process takes over from the one that started it.
+    # Not ru_maxrss, which a process inherits from its parent.
     peak = next(
         line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     )
@@ -223,7 +224,7 @@ def main() -> None:
         times: dict[str, list[float]] = {name: [] for name in (*compared, "pass")}
         for turn in range(1 + given.turns):
             for name, run in compared.items():
-                # What a large plain memory costs is the same at every step, and much.
+                # The cost of a large plain memory is constant per step, and high.
                 few = name.endswith("plain") and slots > LINKED
                 taken = milliseconds(run, text[:, :2] if few else text)
                 times[name] += [taken] * (turn > 0)

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/metalearning.py [--recipe ptb-awd-lstm] [--steps 40] [--sample 10]
 
-Unrolls so many updates of a model with random weights over random words, runs the adjoint back through them, and prints the
-peak of the process's memory (Linux) and the time of both.
+Unrolls STEPS updates of a model with random weights over random words, runs the adjoint back through them, and prints
+the process's peak memory (Linux) and the time of both.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TYPES = 10_000
 
 
 def peak() -> int:
-    """The most memory that this process has held, in bytes."""
+    """Peak memory of this process in bytes."""
     line = next(li for li in Path("/proc/self/status").read_text().splitlines() if li.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/normalization.py RUN [--tokens 10000] [--rate 1e-3] [--segment 20]
 
 The two means (`normalization` weights or tensors) differ by a constant factor, so lambda in one is that factor times lambda
-in the other; the table shows what a lambda that is taken over as printed costs. RUN has statistics of training gradients
+in the other; the table shows the cost of taking lambda over as printed. RUN has statistics of training gradients
 (`backstory reader statistics`).
 """
 

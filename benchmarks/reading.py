@@ -1,10 +1,10 @@
-"""Tokens per second of the readers, against the static one in the same run.
+"""Tokens per second of the readers, relative to the static one in the same run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/reading.py [--blocks 10] [--sizes S P] [--readers static cache-2000]
 
-One row of random words, 256 at a time (a reader that learns between blocks: its own); weights are as at the start, which
-takes the same time. Caches are full. The readers take turns block by block, so that whatever else the machine does meets all
-alike, and on a CPU the processor's time is counted, not what a busy machine makes them wait. The table gives medians and
+They read one row of random words, 256 at a time (or in the blocks of a reader that learns between blocks). Weights are
+untrained, which does not affect the time. Caches are full. The readers take turns block by block, so that other load on
+the machine affects all equally, and on a CPU processor time is counted instead of waiting. The table gives medians and
 their ratio to the first reader's; with --out it is also written as JSON.
 """
 
@@ -59,7 +59,7 @@ def full_cache(model: ComposedModel, precision: Precision, window: int) -> Neura
 
 
 def gradient_sizes(model: ComposedModel) -> Statistics:
-    """Statistics of about the size that trained models have."""
+    """Statistics of about the size of a trained model's."""
     squares = {name: torch.rand_like(p) * 1e-8 for name, p in model.named_parameters()}
     return Statistics(squares, squares, Collected("", "all", "", 100, 5, 1, 500, "float32"))
 
@@ -95,9 +95,7 @@ class Table(Prediction):
 
 
 class PlainLoop(Reader):
-    """Dynamic evaluation as it is usually written: torch.nn's layers, one loss to score and to learn from, and a loop over the
-    parameters.
-    """
+    """Dynamic evaluation as usually written: torch.nn's layers, one loss to score and learn, a loop over parameters."""
 
     def __init__(self, model: ComposedModel, precision: Precision, segment: int) -> None:
         self.model, self.precision, self.block = model, precision, segment
@@ -151,7 +149,7 @@ READERS: dict[str, Callable[[ComposedModel, Precision], Reader]] = {
         for name, made in (("plain", plain), ("dynamic", dynamic), ("learned", learned))
     },
 }
-"""How each is made, so that its next block is one like any other: started, and full."""
+"""Constructors of the readers, started and filled so that the next block is typical."""
 
 
 def read_block(reader: Reader, text: Tensor) -> float:

@@ -1,8 +1,8 @@
-"""Milliseconds of an LSTM layer's segment, forward and backward, in bfloat16 on the CPU: the library's path and ours.
+"""Time of an LSTM layer's segment, forward and backward, in bfloat16 on the CPU: the library's path and ours.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/recurrence.py
 
-The two take turns; the table gives medians. `models/kernels/recurrence.py` switches at `OWN_FROM` units by it.
+The two take turns; the table gives medians in milliseconds. `OWN_FROM` in `models/kernels/recurrence.py` comes from it.
 """
 
 import statistics

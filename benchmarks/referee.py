@@ -1,9 +1,9 @@
-"""How often the referee catches each cheat of the tests, and how often it refuses an honest predictor.
+"""Rates at which the referee catches each cheat of the tests, and refuses honest predictors.
 
     python benchmarks/referee.py [--seeds 100] [--processes 2] [--only NAME ...] [--out results/referee-zoo.json]
 
-Each predictor reads 4,096 tokens of 12 types in blocks of 256, of which 300 are decoded. Cheats that some audits miss are
-tried with as many seeds as are given, all others with a fifth of these.
+Each predictor reads 4,096 tokens of 12 types in blocks of 256; 300 of the tokens are decoded. Cheats that some audits
+miss are tried with all seeds, the others with a fifth of them.
 """
 
 import json
@@ -35,12 +35,12 @@ HONEST: dict[str, tuple[Any, dict[str, Any]]] = {
         {"block": 32},
     ),
 }
-"""Predictors with the options that they are read with."""
+"""Predictors and the options of their reading."""
 CUTS = 300
 
 
 def caught(name: str, seeds: int) -> dict[str, Any]:
-    """How often a cheat is caught, and how often it should be."""
+    """Observed and expected rate at which a cheat is caught."""
     cheat = zoo.CHEATS[name]
     count = 0
     every = bool(cheat.options.get("every_token"))

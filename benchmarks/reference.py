@@ -1,4 +1,4 @@
-"""A plain training step as the public reference code takes it: the yardstick of `training.py`."""
+"""A plain training step as in the public reference code, the baseline of `training.py`."""
 
 from itertools import pairwise
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class PlainModel(nn.Module):
-    """nn.LSTM layers in float32, masks by bernoulli, weight drop by replacing the weight, the whole log-softmax."""
+    """nn.LSTM layers in float32, masks from bernoulli, weight drop that replaces the weight, and full log-softmax."""
 
     def __init__(self, types: int, embedding: int, sizes: list[int], experts: int, drops: dict[str, float]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class PlainModel(nn.Module):
 
 
 def unfused_sgd(parameters: list[nn.Parameter], rate: float, decay: float) -> None:
-    """One tensor after another, as torch's SGD did when the reference was written."""
+    """Update one tensor after another, as torch's SGD did when the reference was written."""
     with torch.no_grad():
         for p in parameters:
             if p.grad is not None:

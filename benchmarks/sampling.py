@@ -1,11 +1,12 @@
-"""Effect of drawing some targets, and of products in bfloat16, on the figures of an examination.
+"""Effect of sampling the targets, and of bfloat16 products, on the figures of an examination.
 
     backstory examine RUN --experiment drop-target --maximum-context 300 --targets 1000000 --out ALL
     python benchmarks/sampling.py --all ALL... [--targets 2000] [--draws 400] [--pair BFLOAT16 FLOAT32]... [--out FILE.json]
 
-ALL are folders of examinations of every target there is: of repeated draws of some of them, how often the 95% interval holds
-the figure of all. BFLOAT16 and FLOAT32 are folders of two examinations that differ in their precision alone: how far the means
-lie apart, in nats, at most over the conditions. Nothing is run but the draws. With --out the tables are also written as JSON.
+ALL are folders of examinations of every target. For repeated samples of their targets, the script prints how often the
+95% interval contains the figure for all. BFLOAT16 and FLOAT32 are folders of two examinations that differ in precision
+alone; for them it prints the largest difference of the means over the conditions, in nats. No model is run. With --out
+the tables are also written as JSON.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from backstory.context.losses import LOSSES, Losses
 
 
 def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
-    """Of each condition, and of the effective context where there is one: how often the interval of a draw holds the whole."""
+    """Return how often a sample's interval contains the figure for all, by condition and for effective contexts."""
     losses = Losses.load(folder / LOSSES)
     differences = (losses.nats - losses.baseline).T
     whole, count = differences.mean(0), len(differences)
@@ -34,7 +35,7 @@ def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
         held += [i.low <= value <= i.high for i, value in zip(intervals, whole, strict=True)]
         widths.append([i.high - i.low for i in intervals])
         if truncated:
-            # None, more than the longest that was tried, is beyond every context.
+            # None means more than the longest tried, so beyond every context.
             drawn = effective_context(contexts, losses.baseline[chosen], losses.nats[:, chosen].T, seed=draw)
             ends = drawn.low, drawn.high
             low, high = (np.inf if end is None else end for end in ends)
@@ -54,7 +55,7 @@ def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
 
 
 def apart(bfloat16: Path, float32: Path) -> dict[str, Any]:
-    """How far two examinations lie apart that differ in their precision alone."""
+    """Return the differences between two examinations that differ in precision alone."""
     one, other = (Losses.load(folder / LOSSES) for folder in (bfloat16, float32))
     alike = [c["name"] for c in one.conditions] == [c["name"] for c in other.conditions]
     if not alike or not np.array_equal(one.positions, other.positions):

@@ -1,11 +1,11 @@
-"""Training steps on one core and on all: threads inside the operations against workers that split the batch.
+"""Training steps on one core and on all: threads inside operations compared with workers that split the batch.
 
     python benchmarks/scaling.py [--cores 2] [--steps 15] [--sizes S P] [--out results/benchmark-scaling.json]
 
-The ways take turns step by step, each in processes of its own, so that whatever else the machine does meets all alike; a way's
-processes sleep while it is not their turn. Workers have one thread each and average their gradients with gloo. The table gives
-medians, and the median over the turns of how many times as fast a way is as one thread, with its quartiles. The load average
-says how many programs wanted a core meanwhile. The weights after the steps say whether a way computes the bits of one thread.
+The ways take turns step by step, each in processes of its own, so that other load on the machine affects all equally;
+processes sleep between their turns. Workers have one thread each and average their gradients with gloo. The table gives
+median times, and the speed relative to one thread as median and quartiles over turns. The load average shows how many
+programs wanted a core. The weights after the steps show whether a way computes the same bits as one thread.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Way:
 
 
 def serve(size: Size, way: Way, precision: str, rank: int, port: int, pipe: Connection) -> None:
-    """Take a step of one rank whenever told to, and answer with its seconds."""
+    """Take a step of one rank on request, and reply with its seconds."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line sets it
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does
     if uneven := [name for name in options.sizes if SIZES[name].batch % options.cores]:
         parser.error(f"{options.cores} workers cannot share the rows of {uneven[0]} evenly; give another --cores")
     if options.cores < 2 or options.steps < 2:

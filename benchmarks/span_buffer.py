@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/span_buffer.py [--steps 10] [--size P] [--buffers 256 2048 65536]
     python benchmarks/span_buffer.py --device cuda
 
-At the size P (a full-size AWD-LSTM) with spans of 8 words. Each contender is a process of its own, and they take turns step by
-step. The table gives medians, and time and peak memory as multiples of the control's; with --out it is also written as JSON.
+Size P is a full-size AWD-LSTM, with spans of 8 words. Each contender has a process of its own, and they take turns step
+by step. The table gives medians, and time and peak memory as multiples of the control's; with --out it is also written
+as JSON.
 """
 
 import argparse
@@ -15,11 +16,11 @@ from training import SIZES, Contenders, compare, ours
 
 SPAN = 8
 MOST = 20_000
-"""Words up to which sliding spans are measured: the states of 65,536 words alone take 2 GiB, and a step of them 12."""
+"""Largest buffer with sliding spans: the states of 65,536 words alone take 2 GiB, and a step with them 12."""
 
 
 def contenders(size: str, words: int, on: str, precision: str) -> Contenders:
-    """The plain model, the control, and buffers of so many words."""
+    """The plain model, the control, and buffers of this many words."""
     from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 
     how = (SIZES[size], on, precision)

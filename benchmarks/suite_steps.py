@@ -1,9 +1,10 @@
-"""Tokens per second of the training steps of a suite's small systems, from which the suites state their minutes.
+"""Tokens per second of the training steps of a suite's small systems; the suites' stated minutes come from these.
 
     OMP_NUM_THREADS=1 python benchmarks/suite_steps.py wikitext-2 localized-ntm-middle [--steps 3]
 
-Counted in processor time, so that other work on the machine hardly matters, and beside `ptb-small` in the same process: the
-minutes of a suite are of a core on which that takes 5,000 tokens a second. With --out it is also written as JSON.
+Processor time is counted, so that other load on the machine hardly matters, and `ptb-small` is measured in the same
+process: a suite's minutes are for a core on which it trains 5,000 tokens per second. With --out the table is also
+written as JSON.
 """
 
 import argparse
@@ -25,7 +26,7 @@ TYPES = {
     ("wikitext-2", True): 28_912,
     ("ptb-char-50", False): 50,
 }
-"""By corpus, and whether it is in lower case."""
+"""Types by corpus and whether it is in lower case."""
 
 
 def speed(config: RunConfig, steps: int) -> float:

@@ -1,10 +1,11 @@
-"""How far the tags of PatternTagger agree with those that go with a corpus, on the validation texts.
+"""Agreement of PatternTagger with the published tags of a corpus, on the validation texts.
 
     python benchmarks/tags.py [--corpora ptb wikitext-2] [--split valid] [--out results/benchmark-tags.json]
 
-Of words alone: `<eos>` and `<unk>` have tags of their own, alike by definition. `tag` is the share of words with the same tag,
-`class` the share that are content words, function words or neither by both, and `content` and `function` the share of those
-by the files of tags that the tagger takes for such. With --out the table is also written as JSON.
+Only words count, because `<eos>` and `<unk>` have fixed tags. `tag` is the share of words with the same tag, `class`
+the share on which both agree whether they are content words, function words or neither, and `content` and `function`
+the shares of the published content and function words that the tagger recognises as such. With --out the table is also
+written as JSON.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Tokens per second and peak memory of a training step, against a plain reference step in the same run.
+"""Tokens per second and peak memory of a training step and of a plain reference step, in the same run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/training.py [--steps 10] [--sizes S P MoS]
     python benchmarks/training.py --device cuda [--precisions float32]
 
-Both steps are taken in float32 and in bfloat16 (the plain one under autocast). Each is a process of its own (the allocator's
-settings belong to a process); they take turns step by step, so that whatever else the machine does meets all alike. The table
-gives medians and the ratios of ours to the plain step: float32 to float32, bfloat16 to bfloat16, and bfloat16 to float32,
-which is what `backstory train` gains on a plain step as it is usually taken. With --out it is also written as JSON.
+Both steps are taken in float32 and in bfloat16 (the plain one under autocast). Each has a process of its own, because
+allocator settings are per process. They take turns step by step, so that other load on the machine affects all equally.
+The table gives medians and the ratios of ours to the plain step: float32 to float32, bfloat16 to bfloat16, and bfloat16
+to float32, which is the gain of `backstory train` over the usual plain step. With --out it is also written as JSON.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def ours(
     buffer: "SpanBufferConfig | AuxiliarySoftmaxConfig | None" = None,
     parallel: "Callable[[nn.Module], nn.Module] | None" = None,
 ) -> Callable[[], None]:
-    """The step that `backstory train` takes, allocator settings included; with an auxiliary prediction if one is given.
+    """The step of `backstory train`, including its allocator settings; optionally with an auxiliary prediction.
 
     `parallel` wraps the model of one of several ranks, so that gradients are averaged.
     """
@@ -88,7 +88,7 @@ def ours(
         for group in optimizer.param_groups:
             group["lr"] = 1e-3
         optimizer.step()
-        figures[LOSS].item()  # as `backstory train` does, which looks at every loss
+        figures[LOSS].item()  # as `backstory train` does, which reads every loss
 
     return step
 
@@ -133,7 +133,7 @@ def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
 
 
 def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Ours to the plain step by the precisions of both, as `float32 : float32`, of those that were measured."""
+    """Ratios of ours to the plain step by the precisions of both, as `float32 : float32`, as far as measured."""
     speeds = {name: figures["tokens_per_second"] for name, figures in found.items()}
     return {
         f"{mine} : {other}": speeds[f"backstory, {mine}"] / speeds[f"plain, {other}"]
@@ -143,9 +143,9 @@ def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def worker(make: Callable[..., Callable[[], None]], on: str, arguments: tuple, pipe: Connection) -> None:
-    """Take a step whenever told to, and answer with its seconds and the peak memory (GiB, of the device) so far.
+    """Take a step on request, and reply with its seconds and the device's peak memory (GiB) so far.
 
-    With one thread on the CPU they are the processor's time, not what a busy machine makes it wait.
+    With one thread on the CPU, seconds are processor time, without waiting.
     """
     import torch
 
@@ -163,11 +163,11 @@ def worker(make: Callable[..., Callable[[], None]], on: str, arguments: tuple, p
 
 
 Contenders = dict[str, tuple[Callable[..., Callable[[], None]], tuple]]
-"""By name, what makes a step and its arguments."""
+"""Constructors of steps with their arguments, by name."""
 
 
 def compare(contenders: Contenders, tokens: int, steps: int, on: str, warm_up: int = 2) -> dict[str, dict[str, float]]:
-    """Median tokens per second and peak GiB of each contender's steps of so many tokens, taking turns."""
+    """Median tokens per second and peak GiB of each contender's steps of this many tokens, taking turns."""
     return {
         name: {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
         for name, (times, peak) in timed(contenders, steps, on, warm_up).items()

@@ -1,12 +1,13 @@
-"""Count the functions of ours that one opens to follow `evaluate` or `train` from the top to the first block of text.
+"""Count our functions on the path from `evaluate` or `train` to the first block of text.
 
     OMP_NUM_THREADS=1 python benchmarks/walk.py [evaluate | train] [--depth 2] [--list]
 
-The walk counts every different function or method of ours that is called down to `depth` calls below the top-level function
-(1: those that its own text calls), up to the first prediction of a model, on a small LSTM run that the script trains. Generated
-methods (of dataclasses) and comprehensions do not count, nor do the checks of arguments (`backstory.config.arguments`), which
-call the function itself. Rooms are the subpackages of these functions. `climbs` are calls, at any depth, into the module of a
-core or a part that the model does not have. The marks: at most 25 calls at depth 1, and no climb.
+The walk counts each function or method of ours that is called up to `depth` calls below the top-level function (1: the
+functions that it calls directly), up to the model's first prediction, on a small LSTM run that the script trains.
+Generated methods (of dataclasses) and comprehensions do not count, nor do the checks of arguments
+(`backstory.config.arguments`), which call the function itself. Rooms are the subpackages of these functions. `climbs`
+are calls, at any depth, into the module of a core or part that the model does not have. The limits are 25 calls at
+depth 1, and no climb.
 """
 
 import argparse
@@ -25,16 +26,16 @@ from backstory.models import ComposedModel
 PACKAGE = Path(backstory.__file__).parent
 SKIPPED = ("config/arguments.py",)
 OTHER_PARTS = ("external_memory", "trellis", "transformer", "span_buffer", "auxiliary", "memory")
-"""Modules under `models` that belong to parts which the LSTM run does not have."""
+"""Modules under `models` of parts that the LSTM run does not have."""
 
 
 class FirstBlock(Exception):
-    """The first block is reached."""
+    """Raised when the first block is reached."""
 
 
 @dataclass
 class Walk:
-    """The calls of a run of a function, in the order in which they were first made."""
+    """The functions called in a run, in the order of their first calls."""
 
     calls: dict[tuple[str, str], int] = field(default_factory=dict)
     """Depth of each function, by its file and name."""
@@ -45,7 +46,7 @@ class Walk:
         return sorted({file.split("/")[0].removesuffix(".py") for file, _ in self.calls})
 
     def follow(self, function: Callable[[], Any], depth: int) -> None:
-        """Call the function and record the calls of ours that it makes, up to the first prediction of a model."""
+        """Call the function and record its calls of our functions, up to the model's first prediction."""
         depths: dict[FrameType, int] = {}
 
         def profile(frame: FrameType, event: str, argument: object) -> None:
@@ -81,7 +82,7 @@ class Walk:
 
 
 def small_config(folder: Path) -> RunConfig:
-    """Write a text and return the settings of an LSTM that is trained on it in a second."""
+    """Write a text, and return the settings of an LSTM that trains on it in a second."""
     for split in ("train", "valid", "test"):
         (folder / f"{split}.txt").write_text(
             f"the {split} cat sat on the mat and the dog saw it\n" * 40, encoding="utf-8"

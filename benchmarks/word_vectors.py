@@ -1,9 +1,9 @@
-"""First word vectors: perplexity of short trainings of one recipe, by how its embedding is initialised.
+"""Initial word vectors: perplexity of short trainings of one recipe, by the initialisation of its embedding.
 
     python benchmarks/word_vectors.py [--recipe ptb-15min] [--steps 3473] [--seeds 3] [--data-dir DIR] [--out FILE.json]
 
-Every row has the same steps and differs in `initialisation` and `initial` alone. Validation only. With --out the table is
-written as JSON after each training; a file of the same recipe and steps is continued.
+Rows have the same steps and differ in `initialisation` and `initial` alone. Perplexities are on validation. With --out
+the table is written as JSON after each training; a file of the same recipe and steps is continued.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from backstory.config.terminal import make_console
 from backstory.training import train
 
 ROWS = (("random", 0.1), ("random", 0.2), ("ppmi", 0.1), ("ppmi", 0.2), ("ppmi", 0.4))
-"""`initialisation` and `initial`."""
+"""Values of `initialisation` and `initial`."""
 
 
 def trained(name: str, steps: int, seed: int, row: tuple[str, float], data_dir: Path | None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def trained(name: str, steps: int, seed: int, row: tuple[str, float], data_dir: 
 
 
 def earlier_trainings(out: Path | None, name: str, steps: int) -> list[dict[str, Any]]:
-    """Return the trainings that a file holds; none without one. Exit if they are of another recipe or length."""
+    """Return the trainings in a file; empty without one. Exit if they are of another recipe or length."""
     if out is None or not out.exists():
         return []
     record = json.loads(out.read_text())

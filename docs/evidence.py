@@ -1,6 +1,6 @@
-"""The table of evidence: for every table row, figure and claim of the papers what was measured here, and by which protocol.
+"""The table of evidence: our measurement and protocol for each table row, figure and claim of the papers.
 
-A verdict of a run by another protocol than the paper's says so, and is never "no".
+The verdict on a run with another protocol than the paper's says so, and is never "no".
 """
 
 import contextlib
@@ -50,9 +50,9 @@ class EvidenceRow:
 
     paper: str
     item: str
-    """Table, figure or section, and what it says."""
+    """Table, figure or section, and its content."""
     protocol: str
-    """`yes` if it was run as published, else how it departs from that."""
+    """`yes` if it was run as published, else the departures."""
     scale: Scale | Literal[""]
     seeds: str
     published: str
@@ -108,7 +108,7 @@ class _Evidence:
     # --- rows of tables ---
 
     def _table_rows(self) -> Iterator[EvidenceRow]:
-        """Yield a line for each row of a printed table at each scale of a suite, and for each other run of its model."""
+        """Yield a line for each row of a printed table, at each scale of a suite and for other runs of its model."""
         judged = {value for finding in self.paper.findings.values() for value in finding.values}
         printed: dict[tuple[str, str], dict[str, PublishedValue]] = {}
         for key, value in self.paper.values.items():
@@ -159,7 +159,7 @@ class _Evidence:
         self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: PlannedSystem,
         readings: Mapping[str, PlannedReading],
     ) -> Iterator[EvidenceRow]:  # fmt: skip
-        """Yield a line for each run outside of suites that has the model of a system and was read as it is."""
+        """Yield a line for each run outside of suites that has the model of a system and one of its readings."""
         runs: dict[str, dict[str, EvaluationFigures]] = {}
         configs: dict[str, RunConfig] = {}
         for result, config in self._runs_of_model(plan) if scale == "full" else ():
@@ -342,7 +342,7 @@ class _Evidence:
         parameters: int | None,
         seeds: int,
     ) -> list[str]:
-        """Return how runs depart from the paper's protocol: from the settings of the system of published size."""
+        """Return the departures of runs from the paper's protocol, taken from the settings of the published size."""
         twin, departures = self._twin(suite, plan.system), []
         systems = [plan.system, *([twin.system] if twin else [])]
         printed = [self.paper.values[key] for system in systems for key in self._beside(system)]
@@ -363,9 +363,9 @@ class _Evidence:
         return departures + [text for text in (plan.system.protocol, setup.protocol if setup else "") if text]
 
     def _protocol(self, suite: str, scale: Scale, plan: PlannedSystem) -> ProtocolRecord | None:
-        """Return how a system was trained: as its result records it, else by the suite if the settings of all runs are its.
+        """Return the protocol of a system: from its result, or from the suite if all runs have the suite's settings.
 
-        Results of older versions lack a part of it, but the fingerprint of a run covers all its settings.
+        Results of older versions lack a part of it, but a run's fingerprint covers all its settings.
         """
         figures = self.reproductions[suite, scale]
         record = next(s.protocol for s in figures.systems if s.system == plan.system.name)
@@ -377,7 +377,7 @@ class _Evidence:
         return record
 
     def _beside(self, system: System) -> dict[str, PlannedReading]:
-        """Return the readings of a system that stand beside printed values of the paper, by the names of these."""
+        """Return the readings of a system that correspond to printed values, by the names of the values."""
         return {
             name: reading
             for reading in system.readings
@@ -387,7 +387,7 @@ class _Evidence:
         }
 
     def _twin(self, suite: str, system: System) -> PlannedSystem | None:
-        """Return the system of published size that a system stands for: itself, or one beside the same printed value."""
+        """Return the full-size system that a system stands for: itself, or one with the same printed value."""
         full = self.plans[suite, "full"]
         others = (plan for name in self.suites if name != suite for plan in self.plans[name, "full"])
         beside = [plan for plan in (*full, *others) if self._beside(system).keys() & self._beside(plan.system).keys()]
@@ -400,7 +400,7 @@ def _same_claim(record: ClaimRecord, claim: Claim) -> bool:
 
 
 def _is_reading(figures: EvaluationFigures, reading: PlannedReading, config: RunConfig) -> bool:
-    """Return True if an evaluation reads as a suite does: the whole split, with the same reader, rows and addressing."""
+    """Return True if an evaluation matches a suite's reading: whole split, same reader, batch size and addressing."""
     ours = figures.split, figures.reader, figures.batch_size, figures.after
     whole = not (figures.lines or figures.lengths or figures.options)
     addressing = reading.addressing or getattr(config.model.core, "addressing", None)
@@ -414,7 +414,7 @@ def _is_published(truncation: TruncationFigures) -> bool:
 
 
 def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:
-    """Return the effect sizes of a truncation's result, as those of a suite's run."""
+    """Return the effect sizes of a truncation's result, in the form of a suite's run."""
     used = figures.effective_context
     low, high = used.interval or (used.context, used.context)
     effects = {CONTEXT.key: MeasuredRecord(value=used.context, low=low, high=high)}

@@ -9,7 +9,7 @@ from backstory.papers.paper import PublishedValue
 from backstory.results.reproduction_record import ClaimRecord, MeasureRecord
 
 CLOSE = 0.02
-"""A score is that of the paper if it is within this part of it."""
+"""A score matches the paper's if it is within this share of it."""
 LEVEL = 0.95
 """Level of the intervals, and of p-values after Holm's correction."""
 SCORES = ("perplexity", "bits_per_token")
@@ -25,7 +25,7 @@ def seeds_cell(done: Sequence[object], planned: Sequence[object]) -> str:
 
 
 def _column(value: PublishedValue) -> str:
-    """Return what a value is of: `test`, `valid, dynamic`."""
+    """Return the split and the reader of a value: `test`, `valid, dynamic`."""
     return (
         value.split
         if value.reader == "static"
@@ -38,7 +38,7 @@ def printed_cell(values: Mapping[str, PublishedValue]) -> str:
 
 
 def scores_cell(values: Mapping[str, PublishedValue], scores: Mapping[str, tuple[float | None, float | None]]) -> str:
-    """Return scores with what they are of: `valid 60.00; test 57.30 +- 0.10`."""
+    """Return scores with their splits and readers: `valid 60.00; test 57.30 +- 0.10`."""
     texts = []
     for key in (key for key in values if key in scores):
         (score, deviation), metric = scores[key], values[key].metric
@@ -52,7 +52,7 @@ def scores_cell(values: Mapping[str, PublishedValue], scores: Mapping[str, tuple
 
 
 def score_verdict(values: Mapping[str, PublishedValue], scores: Mapping[str, float | None], departs: bool) -> str:
-    """Compare ours with the published values, by all of the test split if that was read."""
+    """Compare ours with the published values, on the test split if it was read."""
     keys = [key for key in scores if values[key].split == "test"] or list(scores)
     excess = {key: (scores[key] or 0.0) / values[key].value - 1 for key in keys}
     sides = [f"{abs(part):.1%} {'above' if part > 0 else 'below'}" for part in excess.values()]
@@ -79,7 +79,7 @@ def claim_verdict(record: ClaimRecord, departs: bool) -> str:
 
 
 def measure_words(measure: MeasureRecord) -> str:
-    """Return a number of a finding in words: `near +9.1% (+7.0% to +11.2%)`."""
+    """Format a number of a finding: `near +9.1% (+7.0% to +11.2%)`."""
 
     def number(value: float | None) -> str:
         if value is None:

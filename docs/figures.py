@@ -85,7 +85,7 @@ MEASURES = re.compile(
     r"|\b(?:faster|slower|ahead|nats?|comes? to|took|entropy|deviation)\b|tokens/s",
     re.IGNORECASE,
 )
-"""Words beside which a number is a measurement, and not a setting."""
+"""Words next to which a number is a measurement and not a setting."""
 BEFORE_BOUND = re.compile(
     r"\b(?:than|within|above|below|over|under|least|most|up to|bound of|beyond|where|same to|first) (?:about )?$",
     re.IGNORECASE,
@@ -95,7 +95,7 @@ AFTER_BOUND = re.compile(r"(?:\s+\w+)?\s+(?:(?:or|and)\s+(?:more|less|fewer)|on)
 
 
 class FigureError(Exception):
-    """A figure that has no source, or another value there."""
+    """A figure without a source, or with another value there."""
 
 
 # Reading what a page says -----------------------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def own_text(page: str) -> str:
-    """Blank out the tables that docs/generate.py fills; every other character stays where it is."""
+    """Blank out the tables that docs/generate.py fills; all other characters keep their positions."""
     return re.sub(r"<!-- table: .*?<!-- end -->", _blank, page, flags=re.DOTALL)
 
 
 def prose(page: str) -> str:
-    """Blank out all that holds no measured number: code, generated tables, links, defaults, numbers of sections, years."""
+    """Blank out text without measured numbers: code, generated tables, links, defaults, section numbers, years."""
     text = own_text(page)
     for pattern in (
         r"(?s:^( *)```.*?^\1```)",
@@ -130,7 +130,7 @@ def prose(page: str) -> str:
 
 
 def _without_defaults(text: str) -> str:
-    """Blank out the columns of tables that are headed `default`."""
+    """Blank out table columns with the heading `default`."""
     lines, columns = text.split("\n"), list[int]()
     for i, line in enumerate(lines):
         if not line.startswith("|"):
@@ -144,7 +144,7 @@ def _without_defaults(text: str) -> str:
 
 
 def heading_comments(text: str) -> str:
-    """Blank out all of a YAML file but the comments it begins with."""
+    """Blank out a YAML file except for the comments at its head."""
     head = re.match(r"(?:#.*\n)*", text)
     assert head is not None
     return head.group() + re.sub(r"[^\n]", " ", text[head.end() :])
@@ -155,7 +155,7 @@ def heading_comments(text: str) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """A number in a text: its value, and how far from it the number meant may be."""
+    """A number in a text: its value, and the tolerance from rounding."""
 
     value: float
     below: float
@@ -183,7 +183,7 @@ class Written:
         return cls(float(plain) * percent, unit * percent / 2, unit * percent / 2)
 
     def is_rounded(self, value: float) -> bool:
-        """Whether `value` rounds to it. `12%` is written for 0.12."""
+        """Return True if `value` rounds to it. `12%` is written for 0.12."""
         slack = 1e-9 * max(1.0, abs(value))
         return self.value - self.below - slack <= value <= self.value + self.above + slack
 
@@ -197,9 +197,9 @@ def _content(file: str) -> Any:
 
 
 def at(file: str, path: str) -> Any:
-    """Return what a result file holds: `at("read-demo", "figures/perplexity")`.
+    """Return a value of a result file: `at("read-demo", "figures/perplexity")`.
 
-    An item of a list is named by its number or by what it holds: `"figures/runs/run=lstm-seed1/seconds"`.
+    An item of a list is named by its index or by one of its fields: `"figures/runs/run=lstm-seed1/seconds"`.
     """
     value: Any = _content(file)
     for key in path.split("/"):
@@ -226,7 +226,7 @@ def _runs(suite: str, system: str) -> list[dict[str, Any]]:
 
 
 def _reading(readings: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """The first reading of this kind: in as few rows as there are, unless `rows` is asked for."""
+    """Return the first matching reading, which has the smallest batch size unless `batch_size` is given."""
     wanted = {"reader": "static", "split": "test", "addressing": None, **wanted}
     for reading in readings:
         if all(reading.get(key) == value for key, value in wanted.items()):
@@ -240,12 +240,12 @@ def mean(suite: str, system: str, **reading: Any) -> float:
 
 
 def deviation(suite: str, system: str, **reading: Any) -> float:
-    """Deviation over seeds of the same."""
+    """Standard deviation of the same over seeds."""
     return _reading([one for one in _suite(suite)["systems"] if one["system"] == system], **reading)["deviation"]
 
 
 def seeds(suite: str, system: str, key: str = "value", **reading: Any) -> list[float]:
-    """Values of each seed's reading, in the order of the seeds: its `value`, or `policy/mean_lambda`."""
+    """Values of each seed's reading, in the order of the seeds: `value` or, for example, `policy/mean_lambda`."""
     values = []
     for run in _runs(suite, system):
         value: Any = _reading(run["readings"], **reading)
@@ -256,7 +256,7 @@ def seeds(suite: str, system: str, key: str = "value", **reading: Any) -> list[f
 
 
 def epochs(suite: str, system: str, epoch: int = 0) -> float:
-    """Mean validation perplexity over seeds after an epoch; of the best epoch without one."""
+    """Mean validation perplexity over seeds after an epoch, by default the best one."""
     runs = _runs(suite, system)
     values = [dict(run["curve"])[epoch] if epoch else run["valid_perplexity"] for run in runs]
     return sum(values) / len(values)
@@ -277,7 +277,7 @@ def findings(suite: str, verdict: str = "") -> int:
 
 
 def published(reference: str) -> float:
-    """Return what a paper printed: `published("dual/ptb-lstm-test")`."""
+    """Return a value that a paper printed: `published("dual/ptb-lstm-test")`."""
     return papers.published_value(reference)[0].value
 
 
@@ -301,7 +301,7 @@ def constant(module: str, name: str) -> Any:
 
 
 def setting(suite: str, system: str, path: str) -> Any:
-    """Return what a suite overrides in a system's recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
+    """Return a suite's override of a recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
     (small,) = (one.small for one in load_suite(suite).systems if one.name == system)
     value: Any = small.overrides if small else {}
     for part in path.split("."):
@@ -310,7 +310,7 @@ def setting(suite: str, system: str, path: str) -> Any:
 
 
 def parameters(name: str, types: int, **core: Any) -> int:
-    """Count the parameters of a recipe's model over so many types; settings of its core can be changed."""
+    """Count the parameters of a recipe's model over this many types; settings of its core can be changed."""
     model = recipes.load(name).model
     with torch.device("meta"):
         return count_parameters(build_model(replace(model, core=replace(model.core, **core)), types))
@@ -347,7 +347,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def value_of(expression: str) -> float:
-    """Compute an expression over result files. Raises FigureError where it cannot be computed."""
+    """Compute an expression over result files. Raises FigureError if it cannot be computed."""
     try:
         value = eval(expression, {"__builtins__": {}, **FUNCTIONS})
     except Exception as error:
@@ -364,7 +364,7 @@ Source = str | Mapping[str, str]
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A loader that refuses a key that occurs twice, the second of which would replace the first in silence."""
+    """A loader that refuses duplicate keys, which would silently replace each other."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -375,18 +375,18 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def load(text: str) -> dict[str, Any]:
-    """Read figures.yaml: for every page, quotes and their sources. Raises FigureError for a quote that is there twice."""
+    """Read figures.yaml: quotes and their sources for every page. Raises FigureError for a duplicate quote."""
     return yaml.load(text, _UniqueKeys) or {}
 
 
 @dataclass(frozen=True)
 class Quote:
-    """A stretch of a page in which the numbers that an entry accounts for stand in braces: `gains {2.1} in perplexity`."""
+    """A stretch of a page with the numbers of an entry in braces: `gains {2.1} in perplexity`."""
 
     text: str
 
     def pieces(self) -> list[tuple[str, bool]]:
-        """Return its stretches, and whether each is a number in braces. Braces around anything else are text."""
+        """Split it at numbers in braces, and return each part and whether it is one. Other braces are text."""
         parts = re.split(r"(\{[^{}]+\})", self.text)
         return [(p[1:-1], True) if p[:1] == "{" and Written.parse(p[1:-1]) else (p, False) for p in parts if p]
 
@@ -415,7 +415,7 @@ def _clause(text: str, start: int, end: int) -> str:
 
 
 def declaration_problem(kind: str, reason: str, text: str, start: int, end: int) -> str | None:
-    """Say why a number may not be declared to be of this kind; None if it may."""
+    """Return why a number may not be declared as this kind; None if it may."""
     if kind not in DECLARED:
         return f"'{kind}' is none of {', '.join(DECLARED)}"
     if len(str(reason).split()) < 2:
@@ -435,7 +435,7 @@ def declaration_problem(kind: str, reason: str, text: str, start: int, end: int)
 
 
 def _entry_problems(page: str, quote: str, source: Any, covered: list[tuple[int, int]]) -> Iterator[str]:
-    """Check an entry, and note where the numbers stand that it accounts for."""
+    """Check an entry, and record the positions of its numbers."""
     entry = Quote(quote)
     numbers, matches = entry.numbers(), list(entry.pattern().finditer(page))
     if not numbers:
@@ -475,7 +475,7 @@ def _entry_problems(page: str, quote: str, source: Any, covered: list[tuple[int,
 
 
 def problems(page: str, entries: Mapping[str, Any], scanned: str | None = None) -> list[str]:
-    """Say what is wrong with a page's numbers: none has no source, none another value there, and no entry is left over."""
+    """Return the problems of a page: numbers without a source or with another value there, and unused entries."""
     own, covered, found = own_text(page), list[tuple[int, int]](), list[str]()
     for quote, source in entries.items():
         found += _entry_problems(own, str(quote), source, covered)
@@ -489,7 +489,7 @@ def problems(page: str, entries: Mapping[str, Any], scanned: str | None = None) 
 
 
 def picture_problems(entries: Mapping[str, Any]) -> list[str]:
-    """Say which picture of docs has no entry that tells what draws it from which results, and which entry has no picture."""
+    """Return the problems of pictures: without an entry on their script and results, or an entry without a picture."""
     pictures, drawing = entries[PICTURES], (ROOT / "docs" / "picture.py").read_text(encoding="utf-8")
     there = {path.name for path in (ROOT / "docs").glob("*.png")}
     found = [f"{name} has no entry" for name in sorted(there - set(pictures))]
@@ -505,7 +505,7 @@ def picture_problems(entries: Mapping[str, Any]) -> list[str]:
 
 
 def pages() -> dict[str, Callable[[str], str]]:
-    """The files whose numbers are checked, and how the prose of each is got."""
+    """The files whose numbers are checked, with functions that extract their prose."""
     docs = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
     headers = [
         *sorted((ROOT / "src/backstory/recipes").glob("*.yaml")),

@@ -1,4 +1,4 @@
-"""Fill the tables of README and docs from the files in results/, which the program wrote: `python docs/generate.py`."""
+"""Fill the tables of README and docs from the result files in results/: `python docs/generate.py`."""
 
 import re
 from collections.abc import Callable
@@ -77,9 +77,9 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 
 
 def tables_for(document: str, text: str) -> dict[str, Table]:
-    """The tables of a document: its own, and those of suites that its text has a place for, where their results hold them.
+    """Return the tables of a document: its own, and those of suites that it has markers for, as far as results exist.
 
-    A suite's tables are called `NAME`, `NAME-claims` and so on (`papers.KINDS`). Raises KeyError for a place of no table.
+    A suite's tables are called `NAME`, `NAME-claims` and so on (`papers.KINDS`). Raises KeyError for an unknown marker.
     """
     own = {name: make() for name, make in TABLES[document].items()}
     suites = {f"{name}{kind}": partial(make, name) for name in papers.suites() for kind, make in papers.KINDS.items()}
@@ -88,7 +88,7 @@ def tables_for(document: str, text: str) -> dict[str, Table]:
 
 
 def filled(document: str) -> str:
-    """A document's text with its tables made anew."""
+    """Return a document's text with regenerated tables."""
     text = (sources.ROOT / document).read_text(encoding="utf-8")
     for name, table in tables_for(document, text).items():
         text = fill(text, name, table)

@@ -1,7 +1,7 @@
-"""Judge the claims and findings of stored results anew, by the suites as they are: `python docs/judge.py`.
+"""Judge the claims and findings of stored results again by the present suites: `python docs/judge.py`.
 
-Readings and effect sizes stay as they were measured. Notes of the systems and the published figures beside them become those
-of the suite. A finding whose numbers a result does not hold is not measured.
+Readings and effect sizes stay as measured. Notes on systems and published figures are taken from the suite. A finding
+whose numbers a result lacks is not measured.
 """
 
 import json
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 
 def judged(figures: ReproductionFigures) -> ReproductionFigures:
-    """Return a result with the verdicts, the notes and the published figures of the suite as it is."""
+    """Return a result with the verdicts, notes and published figures of the present suite."""
     suite, records = load(figures.suite), {run.run: run for run in figures.runs}
     scale = cast(Scale, figures.scale)
     runs = [run for run in runs_of(suite, scale, figures.suite) if run.name in records]
@@ -40,7 +40,7 @@ def judged(figures: ReproductionFigures) -> ReproductionFigures:
 
 
 def _of_suite(system: System, record: SystemRecord) -> dict[str, Any]:
-    """Return the note of a system, and the published figure that the suite has beside one of its readings."""
+    """Return the suite's note on a system, and its published figure for one of the readings."""
     texts: dict[str, Any] = {"note": system.note}
     for reading in system.readings:
         if all(getattr(record, key) == value for key, value in SystemRecord.values(reading).items()):

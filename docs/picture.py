@@ -1,10 +1,12 @@
-"""Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
-docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of synthetic documents;
-`python docs/picture.py RUN...` makes docs/report.png, two stretches of the report on some runs side by side, and
-`python docs/picture.py --buffer RUN` docs/buffer.png, what a buffer attends to and expects at one word.
+"""Generate the pictures of the docs.
 
-Needs Chromium on the path, and what `pip install -c constraints.txt -e '.[dev]'` brings. The runs should have been evaluated,
-examined and explained; the second stretch is the first text view of the page, with a word chosen.
+`python docs/picture.py` makes docs/reward.png (the reward of a gate), docs/memories.png (the gain of memories from a
+long context) and docs/memory.png (memory of synthetic documents). `python docs/picture.py RUN...` makes docs/report.png
+(two parts of the report on some runs, side by side), and `python docs/picture.py --buffer RUN` makes docs/buffer.png (a
+buffer's attention and predictions at one word).
+
+Needs Chromium on the path and `pip install -c constraints.txt -e '.[dev]'`. The runs should have been evaluated,
+examined and explained. The second part of the report is the page's first text view, with a word chosen.
 """
 
 import io
@@ -40,21 +42,21 @@ REPORT, REWARD, MEMORIES_PNG, MEMORY, BUFFER = (
     Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory", "buffer")
 )
 WIDTH, TALL = 880, 9000
-"""Pixels of the window: so tall that nothing of the page is out of it."""
+"""Size of the window in pixels, tall enough for the whole page."""
 LEFT_OUT = (
     "#figures, #learning .scroll, #gate, #recency, #sample-text, "
     "#context > details, #context figure ~ figure, #context h3, #context h3 ~ *"
 )
-"""Parts of a report that its picture leaves out, for lack of room."""
+"""Parts of a report that the picture leaves out to save space."""
 WORD = 71
 """The word that is chosen."""
 AT = 3012
 """The word of the test text at which a buffer is shown."""
 LINES = 17
-"""Lines of text above it that are shown."""
+"""Number of lines of text shown above it."""
 PRINTED = RewardConfig()
 RATIOS = torch.linspace(0.0, 2.2, 441, dtype=torch.float64)
-"""q / p, as far as the picture shows it."""
+"""Range of q / p in the picture."""
 
 
 def reward_picture() -> Image.Image:
@@ -78,21 +80,21 @@ def reward_picture() -> Image.Image:
 
 
 def memories_picture() -> Image.Image:
-    """Perplexity against the context that is left, without a memory and with two kinds of one."""
+    """Perplexity against the length of context, without a memory and with two kinds of memory."""
     drawn = levels([(called, result(f"examine-memory-{name}")) for name, called in MEMORIES.items()], None, "memories")
     assert drawn is not None
     return shot(drawn.svg)
 
 
 def memory_picture() -> Image.Image:
-    """Nats above the exact cost of a value that is asked for, by how long ago it was told."""
+    """Nats above the exact cost of a queried value, by distance to its statement."""
     drawn = memory_curves(remembered_curves(), "queried value", "memory")
     assert drawn is not None
     return shot(drawn.svg)
 
 
 def shot(drawn: str) -> Image.Image:
-    """A figure as a page shows it."""
+    """A figure as displayed on a page."""
     with browser_page(device_scale_factor=1.5) as page:
         page.set_content(f"<style>{CSS}</style><figure style='width: 44rem; margin: 0'>{drawn}</figure>")
         return Image.open(io.BytesIO(page.locator("figure").screenshot()))
@@ -100,7 +102,7 @@ def shot(drawn: str) -> Image.Image:
 
 @contextmanager
 def browser_page(**options: Any) -> Iterator[Page]:
-    """Open a page of Chromium in light colours for the block."""
+    """Open a Chromium page in light colours for a `with` block."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
         yield browser.new_page(color_scheme="light", **options)
@@ -108,12 +110,12 @@ def browser_page(**options: Any) -> Iterator[Page]:
 
 
 def rewarded(ratios: torch.Tensor, settings: RewardConfig) -> torch.Tensor:
-    """The reward of training, at these ratios of likelihoods."""
+    """The training reward at these likelihood ratios."""
     return reward(torch.zeros_like(ratios), ratios.log(), settings)
 
 
 def mark(axes: "Axes") -> None:
-    """The points of the printed reward that matter: its floor, where it is 0, and where its ceiling begins."""
+    """Key points of the printed reward: its floor, its zero, and the start of its ceiling."""
     turn = PRINTED.ceiling ** (1 / PRINTED.power)
     points = torch.tensor([0.0, 1.0, turn], dtype=torch.float64)
     floor, none, ceiling = rewarded(points, PRINTED).tolist()
@@ -147,7 +149,7 @@ def picture(runs: list[Path]) -> Image.Image:
 
 
 def buffer_picture(run: Path) -> Image.Image:
-    """Figure 5 and table 4 of the paper for one word: the spans attended to, and what p, q and both expect."""
+    """Figure 5 and table 4 of the paper for one word: the attended spans, and the predictions of p, q and both."""
     with tempfile.TemporaryDirectory() as folder, browser_page(viewport={"width": WIDTH, "height": TALL}) as page:
         path = Path(folder) / "buffer.html"
         options = ExplainOptions(at=AT, words=1, out=Path(folder) / "explained")
@@ -163,13 +165,13 @@ def buffer_picture(run: Path) -> Image.Image:
 
 
 def edge(page: Page, selector: str, side: str) -> int:
-    """Where an edge of the first such element is, from the top of the page."""
+    """Distance of an edge of the first such element from the top of the page."""
     return int(page.locator(selector).first.evaluate(f"e => e.getBoundingClientRect().{side}"))
 
 
 def save(made: Image.Image, out: Path) -> None:
-    """Write a picture, and say how large it is."""
-    # Few colours are used, so that a palette loses nothing one can see and halves the file.
+    """Write a picture and print its size."""
+    # There are few colours, so a palette halves the file without visible loss.
     made.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, optimize=True)
     print(f"{out}, {out.stat().st_size / 1024:.0f} KiB")
 

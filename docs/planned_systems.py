@@ -8,7 +8,7 @@ from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import HOURS, Scale, Suite, System, load
 
 PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
-"""The papers whose systems this package implements; baselines of other papers stand in their tables."""
+"""The papers whose systems this package implements. Their tables also contain the baselines of other papers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def planned_systems(name: str, scale: Scale) -> list[PlannedSystem]:
 
 
 def not_run(plans: Sequence[PlannedSystem], scale: Scale) -> str:
-    """Return the systems by their names in the suite, and their stated cost, with those that they start from."""
+    """Return the systems by their names in the suite, with the stated cost including the systems they start from."""
     if not plans:
         return "not run, and no suite has it"
     runs = {run.name: run for plan in plans for run in plan.runs}

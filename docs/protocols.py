@@ -16,8 +16,8 @@ PARTLY_RECORDED = "weight decay, decay of the rate, clipping, averaging, AR and 
 
 
 def differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
-    """Return in which respects a training differs from another. What an older result lacks is no difference, but is said."""
-    pairs = zip(_respects(ours), _respects(published), strict=False)  # an older record has the first ones alone
+    """Return the differences between two trainings. Fields that an older result lacks are mentioned, not compared."""
+    pairs = zip(_respects(ours), _respects(published), strict=False)  # an older record has only the first ones
     departures = [words.format(one, other) for (words, one), (_, other) in pairs if one != other]
     rates = [f"{p.finetune_learning_rate:g}" for p in (ours, published) if p.whole and p.finetune_epochs]
     if len(set(rates)) == 2:
@@ -39,13 +39,13 @@ def size(parameters: int, printed: str, scale: Scale) -> list[str]:
 
 
 def length(protocol: ProtocolRecord) -> str:
-    """Return the epochs, those of the fine-tuning apart: `12 + 6`."""
+    """Return the epochs, with those of fine-tuning separate: `12 + 6`."""
     epochs = f"{protocol.epochs} + {protocol.finetune_epochs}" if protocol.finetune_epochs else str(protocol.epochs)
     return epochs if protocol.minutes is None else f"{protocol.minutes:g} minutes of {epochs}"
 
 
 def _respects(protocol: ProtocolRecord) -> Iterator[tuple[str, str]]:
-    """Yield what a record says of a training, each with the words that set it beside another."""
+    """Yield the properties of a training, each with a phrase that compares it with another."""
     yield "{} for {}", protocol.corpus
     yield "{} for {} epochs", length(protocol)
     yield "{} for {}", protocol.optimizer
@@ -61,7 +61,7 @@ def _respects(protocol: ProtocolRecord) -> Iterator[tuple[str, str]]:
 
 
 def _schedule(protocol: ProtocolRecord) -> str:
-    """Return the decay of the learning rate, by the settings that its kind uses."""
+    """Return the decay of the learning rate with the settings that its kind uses."""
     patience = protocol.decay_patience or 0
     epochs = ", ".join(map(str, protocol.decay_epochs or ()))
     kinds = {
@@ -91,7 +91,7 @@ def depends_on_tags(cost: Cost) -> bool:
 
 
 def other_tags(theirs: str, runs: Sequence[RunRecord]) -> list[str]:
-    """Return the departure of tags that are not the paper's, if any. The authors' tags are the files beside the corpora."""
+    """Return the departure for tags that are not the paper's, if any. The authors' tags are files by the corpora."""
     sources = {one.tagger for run in runs for one in run.examinations if one.tagger is not None}
     if not sources:
         return [f"tags of a tagger that is not recorded, perhaps not {theirs}"]

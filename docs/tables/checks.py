@@ -1,4 +1,4 @@
-"""Tables of what tests the program: attacks, the audit, the referee, and overlaps of the corpora."""
+"""Tables of the tests of the program: attacks, audit, referee, and overlap of the corpora."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from backstory.reports import Table
 
 
 def reliability() -> Table:
-    """Attacks on the program, with the promise that each tests, its trials, and those in which it did not hold."""
+    """Attacks on the program, with the promise that each tests, its trials and its failures."""
     cases: dict[str, dict[str, Any]] = measured("reliability")
     rows = tuple(
         (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in cases.items()
@@ -19,7 +19,7 @@ def reliability() -> Table:
 
 
 def split_overlaps() -> Table:
-    """Share of the held-out splits of each corpus that stands in those before them."""
+    """Share of each corpus's held-out splits that occurs in earlier splits."""
     benchmark: dict[str, Any] = measured("benchmark-corpora")
     python = ".".join(benchmark["provenance"]["versions"]["python"].split(".")[:2])
     corpora: dict[str, dict[str, Any]] = benchmark["rows"]
@@ -33,12 +33,12 @@ def split_overlaps() -> Table:
 
 
 def zoo(part: str, name: str = "audit-zoo") -> dict[str, dict[str, Any]]:
-    """A part of what the audit, or the referee, was measured on."""
+    """A part of the results on the audit or the referee."""
     return measured(name)[part]
 
 
 def caught_cheats() -> Table:
-    """Seeds with which the audit caught each planted cheat."""
+    """Number of seeds with which the audit caught each planted cheat."""
     rows = tuple(
         (name, f"{row['rows']}", f"{row['caught']} of {row['seeds']}", (row["check"] or MISSING).replace("_", " "))
         for name, row in zoo("cheats").items()
@@ -47,13 +47,13 @@ def caught_cheats() -> Table:
 
 
 def refused(subject: str, name: str) -> Table:
-    """Seeds with which the audit or the referee refused each honest subject."""
+    """Number of seeds with which the audit or the referee refused each honest subject."""
     rows = tuple((one, f"{row['refused']} of {row['seeds']}") for one, row in zoo("honest", name).items())
     return headed((f"honest {subject}", "refused"), rows)
 
 
 def refereed_cheats() -> Table:
-    """Seeds with which the referee caught each cheat, by the condition that it breaks, and the share that is expected."""
+    """Number of seeds with which the referee caught each cheat, by the broken condition, and the expected share."""
     rows = tuple(
         (
             row["how"],
@@ -67,7 +67,7 @@ def refereed_cheats() -> Table:
 
 
 def audit_cost() -> Table:
-    """The share that the audit adds to a reading, by its length."""
+    """Relative cost of the audit by the length of a reading."""
     rows = tuple(
         (
             name,

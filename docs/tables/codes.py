@@ -10,12 +10,12 @@ from backstory.reports import Table
 
 
 def coded(text: str) -> dict[str, dict[str, Any]]:
-    """Rows of a text of the benchmark of codes, by coder."""
+    """Rows of the codec benchmark on a text, by coder."""
     return measured("benchmark-codec")["texts"][text]["rows"]
 
 
 def codes() -> Table:
-    """Length of the beginning of enwik8 as code, and processor time of its first million bytes."""
+    """Code length of the beginning of enwik8, and processor time for its first million bytes."""
     whole = coded("enwik8.prefix, 4,154,399 bytes")
     rows = []
     for name, row in coded("enwik8.prefix, 1,000,000 bytes").items():
@@ -27,7 +27,7 @@ def codes() -> Table:
 
 
 def codes_of_docs() -> Table:
-    """Length of documentation as code by general compressors and by a run, with and without its weights, and processor time."""
+    """Code length and processor time for documentation, by compressors and by a run with and without its weights."""
     rows = tuple(
         (name.replace("demo, ", "run, "), f"{row['bytes']:,}", f"{row['bits_per_byte']:.3f}",
          *(f"{row[part]:.3f}" if part in row else MISSING for part in ("model_bits_per_byte", "spelling_bits_per_byte")),
@@ -43,19 +43,19 @@ def code_speeds(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def coding_speed() -> Table:
-    """Tokens per second of coding with an untrained model of the small recipe, by the rows that are read side by side."""
+    """Coding speed of the small recipe's untrained model in tokens per second, by batch size."""
     speeds = measured("benchmark-codec")["speeds"]["ptb-small"]["rows"]
     rows = tuple((str(row["rows"]), *(f"{row[way]:,.0f}" for way in ("compress", "decompress"))) for row in speeds)
     return headed(("rows", "tokens/s encoding", "tokens/s decoding"), rows, texts=0)
 
 
 def counted(part: str) -> Any:
-    """A part of the benchmark of counting."""
+    """A part of the counting benchmark."""
     return measured("benchmark-counting")[part]
 
 
 def counted_ngrams() -> Table:
-    """Perplexity of n-grams of Penn Treebank alone, by their length."""
+    """Perplexity of n-grams alone on Penn Treebank, by their length."""
     rows = []
     for row in counted("ngrams")["rows"]:
         name = f"{row['order']}" + ("" if row["across_lines"] else ", lines apart") + (", online" * row["online"])
@@ -85,7 +85,7 @@ def counted_bytes() -> Table:
 
 
 def counted_stacks(corpus: str) -> Table:
-    """Test perplexity of readers around small models, from the inside out: the mean over models, and what each adds."""
+    """Test perplexity of readers around small models, from the inside out: mean over models, and gain of each."""
     models = [row["test"] for row in counted("stacks")["rows"] if row.get("corpus", "stdlib") == corpus]
     rows, before = [], None
     for name in models[0]:

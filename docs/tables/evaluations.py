@@ -1,4 +1,4 @@
-"""Tables of trained models and what they score."""
+"""Tables of trained models and their scores."""
 
 from tables.sources import (
     audit_ended,
@@ -29,7 +29,7 @@ def learning() -> Table:
 
 
 def reading() -> Table:
-    """Perplexity, effective context and time of the recipes that were trained, read and examined on two cores."""
+    """Perplexity, effective context and time of the recipes measured on two cores."""
     rows = []
     for name in ("demo", "ptb-small"):
         trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
@@ -53,7 +53,7 @@ def reading() -> Table:
 
 
 def timed() -> Table:
-    """The recipes for a given time: their steps and time on two threads, and test perplexity with more and more readers."""
+    """The timed recipes: steps and time on two threads, and test perplexity with successive readers."""
     rows = []
     for name, label in TIMED.items():
         trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
@@ -84,7 +84,7 @@ TIMED = {
     "ptb-60min": "ptb-60min",
     "ptb-60min-alone": "ptb-60min as it was without the pointer",
 }
-"""Results of the recipes for a given time, and what a table calls them."""
+"""Results of the timed recipes, and their names in tables."""
 
 
 def full_size() -> Table:
@@ -124,7 +124,7 @@ def solved() -> Table:
 
 
 def adaptive() -> Table:
-    """The test split of the documentation of Python, read with the demo's model by each reader."""
+    """Scores of the demo's model on the test split of Python's documentation, by reader."""
     rows = []
     for name in ("read-demo", "read-demo-cache", "read-demo-dynamic"):
         figures = figures_of(name)
@@ -152,7 +152,7 @@ def adaptive() -> Table:
 
 
 def normalization() -> Table:
-    """Validation perplexity of dynamic evaluation over lambda, with either mean of the RMS."""
+    """Validation perplexity of dynamic evaluation against lambda, with either mean of the RMS."""
     decays: list[dict[str, float]] = benchmark_rows("normalization")
     rows = tuple((f"{row['decay']:g}", f"{row['weights']:.2f}", f"{row['tensors']:.2f}") for row in decays)
     return headed(("lambda", "weights", "tensors"), rows)

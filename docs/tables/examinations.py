@@ -1,4 +1,4 @@
-"""Tables of how models use their context."""
+"""Tables on models' use of context."""
 
 import math
 from typing import Any
@@ -13,11 +13,11 @@ from backstory.reports.sections.evaluation_section import Named
 from backstory.results.evaluation_record import MemoryRecord
 
 MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a pointer buffer"}
-"""Systems whose use of up to 4,000 words was examined (results/examine-memory-*.json), by what they are called."""
+"""Names of the systems whose use of up to 4,000 words was examined (results/examine-memory-*.json)."""
 
 
 def remembering() -> Table:
-    """Perplexity with so many words of context, without a memory and with two kinds of one."""
+    """Perplexity by words of context, without a memory and with two kinds of memory."""
     examinations = [figures_of(f"examine-memory-{name}") for name in MEMORIES]
     rows = [
         (f"{these[0]['context']:,}", *(f"{condition['perplexity']:.2f}" for condition in these))
@@ -35,11 +35,11 @@ REMEMBERED = (
     ("snb-t1", "static"),
     ("following", "static"),
 )
-"""Systems of the suite `recall` and their readers whose memory docs/memory.png shows."""
+"""Systems and readers of the suite `recall` in docs/memory.png."""
 
 
 def remembered_curves() -> list[Named[MemoryRecord]]:
-    """Return the memory of the first seed of these systems, each by its name, from results/reproduce-recall.json."""
+    """Return the memory records of these systems' first seeds by name, from results/reproduce-recall.json."""
     suite = result("reproduce-recall")
     runs = {run.run: run.readings for run in suite.figures.runs}
     curves = []
@@ -57,7 +57,7 @@ PLACES = {"near": "among the last 50 words", "far": "farther back, in the window
 
 
 def with_cache() -> Table:
-    """Gain of a neural cache by where a word came before, beside what was printed; absent until it is measured."""
+    """Gain of a neural cache by a word's last occurrence, with the published values; empty until it is measured."""
     heads = ("words", "share", "perplexity with the cache", "without it", "95% interval", "published")
     if not files(WITH_CACHE):
         return headed(heads, [("all", *[NOT_MEASURED] * (len(heads) - 1))])
@@ -82,7 +82,7 @@ def with_cache() -> Table:
 
 
 def harmed() -> Table:
-    """Share of words that are not in the cache's window, and share that it harms."""
+    """Share of words outside the cache's window, and share that it harms."""
     heads = ("of all words", "ours", "published")
     printed = paper("context").values["ptb-outside-window"].value
     shares = [NOT_MEASURED] * 2
@@ -93,7 +93,7 @@ def harmed() -> Table:
 
 
 def sampled() -> Table:
-    """Of draws of some targets, how often the 95% interval holds the figure of all."""
+    """How often the 95% interval of a sample of targets contains the figure for all."""
     coverage: list[dict[str, Any]] = measured("benchmark-sampling")["coverage"]
     rows = tuple(
         (
@@ -119,7 +119,7 @@ def precisions() -> Table:
 
 
 def tags() -> Table:
-    """Agreement of the tags of PatternTagger with those that go with a corpus."""
+    """Agreement of PatternTagger with the published tags of a corpus."""
     corpora: dict[str, dict[str, Any]] = benchmark_rows("tags")
     shares = ("tag", "class", "content", "function")
     rows = tuple(

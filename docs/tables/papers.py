@@ -1,4 +1,4 @@
-"""Tables of what was reproduced: suites, their claims and findings, and trainings of the span buffer."""
+"""Tables of reproductions: suites, their claims and findings, and trainings of the span buffer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,18 +25,18 @@ def evidence_of_papers() -> Table:
 
 
 def suites() -> list[str]:
-    """Suites that have a result."""
+    """Suites with a result."""
     return [path.stem.removeprefix("reproduce-") for path in files("reproduce-*")]
 
 
 def reproduction(name: str) -> Table:
-    """Published beside ours, system by system, from results/reproduce-NAME.json; systems not run yet are left out."""
+    """Published and our scores by system, from results/reproduce-NAME.json, without systems that were not run yet."""
     table = reproductions.systems_table(result(f"reproduce-{name}").figures)
     return _having(table, ("Ours", "Perplexity", "Bits"), MISSING)
 
 
 def claims(name: str) -> Table:
-    """Whether the claims of the same file hold; those on systems not run yet are left out."""
+    """Verdicts on the claims of the same file, without systems that were not run yet."""
     return _having(
         reproductions.claims_table(result(f"reproduce-{name}").figures),
         "Does it hold here?",
@@ -45,28 +45,28 @@ def claims(name: str) -> Table:
 
 
 def findings(name: str) -> Table:
-    """Published findings beside ours, of the same file; those that nothing was run for are left out."""
+    """Published and our findings from the same file, without those that were not run."""
     return _having(reproductions.findings_table(result(f"reproduce-{name}").figures), "Does it hold here?", "not run")
 
 
 def _having(table: Table, heading: str | tuple[str, ...], lacking: str) -> Table:
-    """A table without the rows that say `lacking` in a column, named by the start of its heading."""
+    """Drop the rows that contain `lacking` in a column, which is named by the start of its heading."""
     index = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
     return replace(table, rows=tuple(row for row in table.rows if row[index] != lacking))
 
 
 def parts(name: str) -> Table:
-    """Statistics of the gates between two predictions, of the same file."""
+    """Statistics of the gates between two predictions, from the same file."""
     return reproductions.gates_table(result(f"reproduce-{name}").figures)
 
 
 def remembered(name: str) -> Table:
-    """Where what comes back is paid for, of the same file."""
+    """Cost of recurring tokens by distance, from the same file."""
     return reproductions.memory_table(result(f"reproduce-{name}").figures)
 
 
 def recent(name: str) -> Table:
-    """Cost of a token by how long ago the same one came last, of the same file."""
+    """Cost of a token by distance to its last occurrence, from the same file."""
     return reproductions.recency_table(result(f"reproduce-{name}").figures)
 
 
@@ -78,11 +78,11 @@ KINDS: dict[str, Callable[[str], Table]] = {
     "-memory": remembered,
     "-recency": recent,
 }
-"""Tables of a suite, by what follows its name where a document has a place for one."""
+"""Tables of a suite, by the suffix of its name in a document's markers."""
 
 
 def suites_and_costs() -> Table:
-    """The packaged suites: their titles, their runs with the stated time at both scales, and how many have a result here."""
+    """The packaged suites: title, runs and stated time at both scales, and number of runs with a result here."""
     rows = []
     for name in suite_names():
         suite, cells = load(name), []
@@ -98,7 +98,7 @@ def suites_and_costs() -> Table:
 
 
 def _finished(name: str) -> set[str]:
-    """Names of the runs that the result of a suite holds in full."""
+    """Names of the complete runs in a suite's result."""
     if name not in suites():
         return set()
     return {run["run"] for run in figures_of(f"reproduce-{name}")["runs"] if run["state"] == "done"}
@@ -117,7 +117,7 @@ GAINS: tuple[tuple[str, str, str, str], ...] = (
         "A pointer to the words that followed beats the equally long baseline",
     ),
 )
-"""A memory, the control that it has to beat, and the suite and the claim that compare them."""
+"""A memory, its control, and the suite and claim that compare them."""
 
 
 def gains() -> Table:
@@ -137,7 +137,7 @@ def gains() -> Table:
 
 
 def continued() -> Table:
-    """Validation perplexity of a trained ptb-small after one epoch more, with and without auxiliary predictions; one seed."""
+    """Validation perplexity of a ptb-small after one more epoch, by auxiliary prediction; one seed."""
     names = {
         "longer": "no auxiliary prediction",
         "auxiliary-softmax": "second softmax (the control)",
@@ -179,7 +179,7 @@ def buffer_search() -> Table:
 
 
 def buffer_training() -> Table:
-    """The printed buffer trained from scratch, epoch by epoch: what p and q score, and how much the gate takes of q."""
+    """The printed buffer trained from scratch, by epoch: scores of p and q, and the gate's use of q."""
     rows = []
     for epoch in figures_of("span-buffer-scratch")["curve"]:
         policy = epoch["policy"]

@@ -20,7 +20,7 @@ from backstory.results.validation import Absent, holds_other_keys, key_of
 
 
 def field_types(hint: Any) -> str:
-    """JSON types that a type hint stands for, in words."""
+    """Describe the JSON types of a type hint in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return field_types(arguments[0])
@@ -34,7 +34,7 @@ def field_types(hint: Any) -> str:
 
 
 def field_meanings(record: type) -> dict[str, str]:
-    """The text below each field of a record, those of its bases too."""
+    """Return the docstring of each field of a record, including its bases."""
     meanings: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if dataclasses.is_dataclass(base):
@@ -47,7 +47,7 @@ def field_meanings(record: type) -> dict[str, str]:
 
 
 def fields(record: type, without: type | None = None) -> str:
-    """The fields of a record as a table in Markdown; those of a base may stand elsewhere."""
+    """Return the fields of a record as a Markdown table, optionally without those of a base."""
     hints, meanings = typing.get_type_hints(record, include_extras=True), field_meanings(record)
     elsewhere = {field.name for field in dataclasses.fields(without)} if without else set()
     lines = ["| Field | Type | Meaning |", "|---|---|---|"]
@@ -59,7 +59,7 @@ def fields(record: type, without: type | None = None) -> str:
 
 
 def with_fields(text: str) -> str:
-    """The text with the table of each record that it names between `<!-- fields: NAME -->` and `<!-- end -->`."""
+    """Fill in the table of each record that a text names between `<!-- fields: NAME -->` and `<!-- end -->`."""
 
     def filled_in(match: re.Match[str]) -> str:
         names = [name.strip() for name in match[2].split("without")]
@@ -70,7 +70,7 @@ def with_fields(text: str) -> str:
 
 
 def report_sections() -> Table:
-    """The sections of a report, in the order of the page, and what each shows."""
+    """The sections of a report in the order of the page, with their content."""
     shown = ((section.heading, inspect.getdoc(section.pieces) or "") for section in (*SECTIONS, SETTINGS, AGAIN))
     rows = [(heading, doc.removeprefix("Yield ").removesuffix(".")) for heading, doc in shown]
     return headed(("section", "shows"), rows, texts=2)

@@ -1,4 +1,4 @@
-"""Sources of the tables of the docs: files in results/, and the words that several tables share."""
+"""Sources of the docs' tables: files in results/, and formats that several tables share."""
 
 import dataclasses
 import json
@@ -21,19 +21,19 @@ def figures_of(name: str) -> dict[str, Any]:
 
 
 def unknown_cell(figures: dict[str, Any]) -> str:
-    """The share of `<unk>` in an evaluation, as a table shows it."""
+    """Format the share of `<unk>` in an evaluation for a table."""
     names = [field.name for field in dataclasses.fields(UnknownTokens)]
     unknown = UnknownTokens(**{name: figures.get(name) for name in names})
     return unknown.unknown_among(figures["tokens"]).cell()
 
 
 def audit_ended(audit: dict[str, Any]) -> str:
-    """How an audit ended, in words."""
+    """Describe the outcome of an audit."""
     return AuditRecord.read(audit, "the audit").in_words()
 
 
 def effective_context(figures: dict[str, Any]) -> str:
-    """The effective context of a truncation experiment, in words."""
+    """Describe the effective context of a truncation experiment."""
     return TruncationFigures.read(figures, "the examination").context_in_words()
 
 
@@ -48,12 +48,12 @@ def result_at(path: Path) -> Result:
 
 
 def measured(name: str) -> Any:
-    """A file of a benchmark as JSON, which no record describes."""
+    """A benchmark's file as plain JSON, without a record type."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def benchmark_rows(name: str) -> Any:
-    """Rows of results/benchmark-NAME.json as JSON: a list, or an object by what was measured."""
+    """Rows of results/benchmark-NAME.json as JSON: a list, or an object with a key per measurement."""
     return measured(f"benchmark-{name}")["rows"]
 
 
@@ -65,6 +65,6 @@ def files(pattern: str) -> list[Path]:
 def headed(
     heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1, numbers: Collection[int] | None = None
 ) -> Table:
-    """A table under these headings; the first `texts` columns are text, the others numbers, or those at `numbers` alone."""
+    """A table with these headings. Columns hold numbers except for the first `texts`, or only at `numbers` if given."""
     numeric = range(texts, len(heads)) if numbers is None else numbers
     return Table(tuple(Column(head, numeric=i in numeric) for i, head in enumerate(heads)), tuple(rows))

@@ -1,4 +1,4 @@
-"""Tables of speed and memory, from the files of benchmarks."""
+"""Tables of speed and memory, from the benchmarks' files."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from backstory.reports import Table
 
 
 def speed(name: str) -> Table:
-    """Tokens per second and peak memory of a training step against the plain one; a row for each precision of a size."""
+    """Tokens per second and peak memory of our and the plain training step, a row for each size and precision."""
     benchmark: dict[str, dict[str, Any]] = measured(name)["rows"]
     if any("reference" in row for row in benchmark.values()):
         return _speed_across(benchmark)
@@ -32,7 +32,7 @@ def _speed_in(precision: str, steps: dict[str, dict[str, float]], ratios: dict[s
 
 
 def _speed_across(benchmark: dict[str, dict[str, Any]]) -> Table:
-    """The same of older files, which have ours in bfloat16 and the plain step in float32 alone."""
+    """The same for older files, which have only ours in bfloat16 and the plain step in float32."""
     rows = tuple(
         (
             size,
@@ -51,7 +51,7 @@ def _number(figures: dict[str, float], key: str, form: str) -> str:
 
 
 def floor_speed() -> Table:
-    """A training step against its matrix products alone: medians, and the quartiles of the share."""
+    """A training step relative to its matrix products alone: medians, and quartiles of the share."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("floor")
     rows = []
     for size, row in benchmark.items():
@@ -81,9 +81,9 @@ def reading_speed() -> Table:
 
 
 def core_speed() -> Table:
-    """Training steps of LSTM and Mogrifier, with and without the dual connection, against a plain loop over Mogrifier cells."""
+    """Training steps of LSTM and Mogrifier, with and without dual connection, and of a plain Mogrifier loop."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("cores")
-    alike = all("to_plain_alike" in row for row in benchmark.values())  # which older files have not
+    alike = all("to_plain_alike" in row for row in benchmark.values())  # missing in older files
     rows = tuple(
         (
             name,
@@ -120,7 +120,7 @@ def buffer_cost() -> Table:
 
 
 def memory_speed() -> Table:
-    """Milliseconds per step of external memories of several sizes, against the plain form, the dense memory and a pass."""
+    """Milliseconds per step of external memories by size; also of the plain form, the dense memory and one pass."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("memory")
     rows = []
     for at_size, row in benchmark.items():
@@ -139,7 +139,7 @@ def memory_speed() -> Table:
 
 
 def inference_time() -> Table:
-    """Milliseconds per batch of the systems of Lee et al. and the ratio to the dense memory, beside what the paper prints."""
+    """Milliseconds per batch of the systems of Lee et al., and the ratio to the dense memory; ours and published."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("inference")
     rows = []
     for name, row in benchmark.items():
@@ -163,7 +163,7 @@ def inference_time() -> Table:
 
 
 def memory_training() -> Table:
-    """Memory that a step of training keeps of an external memory, against the plain form."""
+    """Memory that a training step keeps for an external memory, compared with the plain form."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("memory")
     rows = tuple(
         (
@@ -182,7 +182,7 @@ def memory_training() -> Table:
 
 
 def scoring_speed() -> Table:
-    """Targets per second after 300 tokens of context, against the naive form."""
+    """Targets per second after 300 tokens of context, compared with the naive form."""
     benchmark: dict[str, dict[str, Any]] = benchmark_rows("context")
     rows = tuple(
         (size, form, f"{row['targets_per_second']:.1f}", f"{row['speed']:.2f}", f"{row['peak_gib']:.2f}")
