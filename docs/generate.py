@@ -56,6 +56,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/span-buffer.md": {
         "span-buffer-scratch": papers.buffer_training,
         "span-buffer-search": papers.buffer_search,
+        "span-buffer-search-use": papers.buffer_search_by_use,
         "span-buffer-cost": speeds.buffer_cost,
         "ptb-continued": papers.continued,
     },

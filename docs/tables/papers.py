@@ -160,15 +160,25 @@ def continued() -> Table:
     return headed(heads, rows)
 
 
-def buffer_search() -> Table:
-    """The complete trials of a search over the buffer's open settings, best first, with the gate's use of the buffer."""
-    rows = []
+_BEST_TRIALS = 5
+_USE_OF_BUFFER = (("below 0.5%", 0.0, 0.005), ("0.5% to 50%", 0.005, 0.5), ("50% or more", 0.5, 1.01))
+"""Names of the shares of words whose gate prefers the buffer, with their limits."""
+
+
+def _searched() -> list[tuple[dict, list[dict]]]:
+    """Return the complete trials of the search over the buffer's open settings with their epochs, the best first."""
     trials = [t for t in figures_of("search-span-buffer")["trials"] if t["state"] == "complete"]
-    for trial in sorted(trials, key=lambda trial: trial["valid_perplexity"]):
+    trials.sort(key=lambda trial: trial["valid_perplexity"])
+    return [(trial, figures_of(f"search-span-buffer/{trial['trial']:04d}")["curve"]) for trial in trials]
+
+
+def buffer_search() -> Table:
+    """The best trials of a search over the buffer's open settings, with the gate's use of the buffer."""
+    rows = []
+    for trial, curve in _searched()[:_BEST_TRIALS]:
         reward, gate = "model.buffer.gate.reward", "model.buffer.gate"
         names = (f"{reward}.weight", f"{reward}.power", f"{reward}.baseline", f"{gate}.training_temperature")
         names += (f"{gate}.temperature", f"{gate}.rate", "model.core.output_dropout")
-        curve = figures_of(f"search-span-buffer/{trial['trial']:04d}")["curve"]
         policy = curve[-1]["policy"]
         used = ", ".join(f"{epoch['policy']['utilization']:.0%}" for epoch in curve)
         parts = (f"{policy[f'{part}_perplexity']:.1f}" for part in ("p", "q"))
@@ -176,6 +186,26 @@ def buffer_search() -> Table:
         rows.append((*settings, f"{trial['valid_perplexity']:.1f}", *parts, f"{policy['win_share']:.0%}", used))
     heads = ("eta", "kappa", "b", "T", "T in evaluation", "gate rate", "dropout", "validation", "p alone", "q alone")
     return headed((*heads, "q wins", "PoU after each epoch"), rows, texts=0)
+
+
+def buffer_search_by_use() -> Table:
+    """All trials of the same search by the gate's use of the buffer after the last epoch."""
+    rows = []
+    for name, least, limit in _USE_OF_BUFFER:
+        trials = [(t, c[-1]["policy"]) for t, c in _searched() if least <= c[-1]["policy"]["utilization"] < limit]
+        scores = [trial["valid_perplexity"] for trial, _ in trials]
+        excess = [trial["valid_perplexity"] - policy["p_perplexity"] for trial, policy in trials]
+        settings = [trial["settings"] for trial, _ in trials]
+        hot = sorted({one["model.buffer.gate.training_temperature"] for one in settings})
+        dropout = [one["model.core.output_dropout"] for one in settings]
+        rows.append((name, str(len(trials)), ", ".join(f"{one:g}" for one in hot), _range(dropout, 2), _range(scores, 1),
+                     _range(excess, 1)))  # fmt: skip
+    heads = ("PoU after the last epoch", "trials", "T", "dropout", "validation", "above p alone by")
+    return headed(heads, rows)
+
+
+def _range(values: list[float], digits: int) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
 def buffer_training() -> Table:
