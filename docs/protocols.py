@@ -29,13 +29,12 @@ def differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
 
 def size(parameters: int, printed: str, scale: Scale) -> list[str]:
     """Return the number of parameters, unless it is the printed one, cut off or rounded: `18.3 M` of 18,392,574."""
-    millions = parameters / 1e6
-    shown = f"{millions:.{2 if scale == 'small' else 3}g}"
+    shown = f"{model_size(parameters, 2 if scale == 'small' else 3)} parameters"
     if printed:
         number = printed.split()[0]
         unit = 10 ** -len(number.partition(".")[2])
-        return [] if abs(millions - float(number)) < unit else [f"{shown} M parameters for {printed}"]
-    return [f"{shown} M parameters"] if scale == "small" else []
+        return [] if abs(parameters / 1e6 - float(number)) < unit else [f"{shown} for {printed}"]
+    return [shown] if scale == "small" else []
 
 
 def length(protocol: ProtocolRecord) -> str:

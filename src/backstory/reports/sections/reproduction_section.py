@@ -285,9 +285,9 @@ def _tested(figures: ReproductionFigures, names: Iterable[str]) -> str:
     first = {system.system: system for system in reversed(figures.systems) if system.protocol}
     sizes: dict[str, dict[str, None]] = {}
     for system in (first[name] for name in names if name in first):
-        size = MISSING if system.parameters is None else f"{system.parameters / 1e6:.2g}"
+        size = MISSING if system.parameters is None else formats.model_size(system.parameters)
         sizes.setdefault(_training(system), {})[size] = None
-    texts = [f"{' and '.join(of)} M parameters, {training}" for training, of in sizes.items()]
+    texts = [f"{_together(list(of))} parameters, {training}" for training, of in sizes.items()]
     return "; against ".join(texts) or MISSING
 
 
