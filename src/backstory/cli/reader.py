@@ -32,7 +32,7 @@ class AuditReaderArguments(JsonOutput, CorpusArguments):
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """The reader (`backstory ls readers`; else static); may be given more than once: readers wrap each other."""
     places: int | None = between(None, 1)
-    """Number of random blocks that are audited; by default 8, more of short blocks, fewer of a larger batch."""
+    """Number of random blocks that are audited; by default 8, more for short blocks, fewer for a large batch."""
     seed: int | None = between(None, 0)
     """Seed of the audited places, to repeat an audit; by default a random one."""
     batch_size: int = between(1, 1)

@@ -43,7 +43,7 @@ class CopyRecipeArguments(JsonOutput):
 
 @dataclass(frozen=True)
 class CheckRecipeArguments(JsonOutput):
-    """Check a recipe: unknown keys, wrong types, values out of range or that do not go together."""
+    """Check a recipe: unknown keys, wrong types, values that are out of range or incompatible."""
 
     recipe: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE", help="A YAML file, or a packaged recipe.")
@@ -123,7 +123,7 @@ def _check_trainable(config: RunConfig, name: str) -> None:
 
 
 ACTIONS = {
-    "show": ("show every setting of a recipe, its defaults too", show),
+    "show": ("show every setting of a recipe, including defaults", show),
     "copy": ("copy a packaged recipe, or a run's settings, to a file", copy),
-    "check": ("check a recipe: unknown keys, wrong types, values out of range or that do not go together", check),
+    "check": ("check a recipe: unknown keys, wrong types, values that are out of range or incompatible", check),
 }

@@ -43,10 +43,10 @@ class ExplanationOptions(ModelOptions):
 
 EXPLANATION_SUMMARIES = {
     "surprisal": "how surprising each word is, what was expected instead, and which reader predicts it better",
-    "reading": "what one reader gains on others along a sequence of articles, and where it loses",
-    "buffer": "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
+    "reading": "where one reader gains or loses against others along a sequence of articles",
+    "buffer": "which earlier words a model's span buffer attends to, what it predicts, and whether it helps",
     "memory": "which words the heads of an external memory read at each word, and how they find their slots",
-    "cache": "where a neural cache looks at each word, what it expects there, and whether it helps",
+    "cache": "which earlier words a neural cache puts its mass on, what it predicts, and whether it helps",
 }
 """The subject of each explanation, by its name."""
 

@@ -17,7 +17,7 @@ class EmbeddingConfig:
     initial: float = between(0.1, 0.0, 1e30, above=True)
     """a: vectors are initialised with U(-a, a). Larger ones help a model that copies from a memory."""
     initialisation: Literal["random", "ppmi"] = "random"
-    """random; or ppmi: from how often words stand side by side in the training split, with the deviation of U(-a, a)."""
+    """random; or ppmi: from co-occurrence counts of the training split, with the deviation of U(-a, a)."""
     l2: float | None = between(None, 0.0)
     """lambda of lambda |w|^2 in the loss, for the weights of embedding and output; none: as `training.weight_decay`."""
     noise: float = between(0.0, 0.0)

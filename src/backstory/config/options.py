@@ -176,7 +176,7 @@ class EvalOptions(ReadingOptions, ModelOptions):
     text: tyro.conf.Suppress[Path | BinaryIO | None] = None
     """A text of your own in place of a split: the path of a file, or a file open for bytes."""
     audit_places: int | None = between(None, 1)
-    """Number of random blocks that are audited; by default 8, more of short blocks, fewer of a larger batch."""
+    """Number of random blocks that are audited; by default 8, more for short blocks, fewer for a large batch."""
     audit_seed: int | None = between(None, 0)
     """Seed of the audited places, to repeat an audit; by default a random one, which is recorded."""
     out: Path | None = None

@@ -91,7 +91,7 @@ class TextConfig:
     minimum_count: int = between(1, 1)
     """Words seen less often than this in the training split become <unk>."""
     maximum_size: int | None = between(None, 2)
-    """Largest size of the vocabulary, special types included; the rarest words become <unk>."""
+    """Largest size of the vocabulary, including special types; the rarest words become <unk>."""
     recall: RecallConfig = field(default_factory=RecallConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     # Last, as it hides `dataclasses.field`.
@@ -182,7 +182,7 @@ class TrainingConfig:
     """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine or linearly to 0 at
     the end of the epochs before fine-tuning."""
     decay_start: float = between(0.0, 0.0, 1.0)
-    """Share of the epochs before fine-tuning after which the line begins; the rate is constant until then."""
+    """Share of the epochs before fine-tuning after which the linear decay begins; the rate is constant until then."""
     decay_factor: float = between(0.25, 0.0, 1.0, above=True)
     """The factor of one decay."""
     decay_patience: int = between(0, 0)
