@@ -244,7 +244,7 @@ def test_a_metric_may_count_in_numpy_and_its_errors_are_one_line(
     done = backstory(folder, "evaluate", "run", "--plugin", "odd.py", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["figures"]["odd"] == {"mean": 0.5, "each": [0, 1], "last": None}
-    assert "the metric odd has nan, which is no number; the result holds null" in done.stderr
+    assert "the metric odd has nan, which is not a number; the result holds null" in done.stderr
     (folder / "odd.py").write_text(METRIC.replace("{update}", "raise KeyError('sum')"))
     done = backstory(folder, "evaluate", "run", "--plugin", "odd.py", "--out", "again")
     assert done.returncode == 2 and "backstory: odd.py, line 10: KeyError: 'sum'\n" in done.stderr

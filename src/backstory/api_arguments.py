@@ -52,7 +52,7 @@ def open_model(
     if isinstance(model, LanguageModel):
         if not isinstance(tokenizer, Vocabulary):
             raise UserError(
-                "a model in memory brings no vocabulary; give tokenizer=vocabulary, or token ids to `bs.audit` and "
+                "a model in memory has no vocabulary; give tokenizer=vocabulary, or token ids to `bs.audit` and "
                 "`bs.examine`"
             )
         return model_in_memory(model, tokenizer, name)

@@ -75,7 +75,7 @@ def test_overwriting_removes_nothing_through_a_link(command: Command, run_copy: 
 @needs_pipes
 @pytest.mark.parametrize("text", ["/dev/zero", "/dev/null", "/proc/self/status"])
 def test_a_device_is_no_text(command: Command, run_copy: Path, text: str) -> None:
-    assert f"cannot read {text}: it is no regular file" in command("evaluate", "run", text).mistake()
+    assert f"cannot read {text}: it is not a regular file" in command("evaluate", "run", text).mistake()
 
 
 @needs_pipes

@@ -434,10 +434,10 @@ MISTAKES = [
     (f"{EXAMINE} --maximum-context 9 --out file/below", r"cannot write to file; choose another folder with --out"),
     (f"{EXPLAIN} --out file", r"cannot write to file; choose another folder with --out"),
     (f"{EXPLAIN} --html other", r"cannot write other: it is a folder; choose another place for the page"),
-    (f"{EXPLAIN} --html nowhere/p.html", r"nowhere is no folder that can be written to; choose another place"),
+    (f"{EXPLAIN} --html nowhere/p.html", r"nowhere is not a folder that can be written to; choose another place"),
     (
         "report run --out file/page.html",
-        r"cannot write file/page.html: file is no folder that can be written to; choose",
+        r"cannot write file/page.html: file is not a folder that can be written to; choose",
     ),
     ("report run --out other", r"cannot write other: it is a folder; choose another place"),
     (
@@ -476,8 +476,8 @@ MISTAKES = [
     ("demo new", r"^unexpected argument 'new'; the folder to write is given as --out new$"),
     ("tune run", r"^there is no command 'tune'; it is `backstory reader tune`$"),
     ("show ptb", r"^there is no command 'show'; it is `backstory sweep show` or `backstory data show` or "),
-    ("recipe check good.txt", r"^good.txt is no recipe: the file of a recipe ends in .yaml or .yml$"),
-    ("reproduce good.txt", r"^good.txt is no suite: the file of a suite ends in .yaml or .yml$"),
+    ("recipe check good.txt", r"^good.txt is not a recipe: the file of a recipe ends in .yaml or .yml$"),
+    ("reproduce good.txt", r"^good.txt is not a suite: the file of a suite ends in .yaml or .yml$"),
     ("evaluate run --reader cache=0.5", r"^reader cache=0.5: settings follow a colon, as in cache:theta=0.5"),
     # Someone with a text.
     ("train good.txt", r"^good.txt is a text, and the recipe comes first: `backstory train demo --corpus good.txt`$"),

@@ -174,10 +174,10 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
             "reader statistics run --batch-size 100000",
             r"too few for minibatches of 100,000 x 5; use a smaller --batch-size",
         ),
-        ("reader statistics run --moving some", r"statistics are of all weights, which serves some too"),
+        ("reader statistics run --moving some", r"statistics are of all weights, which also serve some"),
         (
             "reader tune run --reader cache --in-turn",
-            r"cache has none of segment, temperature, clip, beta1 to settle in",
+            r"cache has none of segment, temperature, clip, beta1 to tune in",
         ),
         ("reader tune run --reader dynamic:rule=sgd --in-turn --grid temperature=1", r"no setting 'temperature'"),
         (
@@ -186,7 +186,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ),
         ("evaluate run --reader tempered:temperature=0", r"temperature must be at least 0.01 and at most 100, not 0"),
         ("reader tune run --reader cache --grid rate=[1", r"there is no setting 'rate'"),
-        ("reader tune run --reader cache --grid theta=[1", r"'\[1' is no value for theta"),
+        ("reader tune run --reader cache --grid theta=[1", r"'\[1' is not a value for theta"),
         ("reader train run", r"has \d+ tokens, of which --skip 20,000 leaves none; use a smaller --skip"),
         ("evaluate run --after test", r"test would be scored with what was learned from it"),
         ("evaluate run --reader dynamic", r"run has no statistics of training gradients yet"),
@@ -246,4 +246,4 @@ def test_a_reading_whose_audit_fails_ends_with_exit_code_1_unless_it_is_a_contro
     done = command("evaluate", "run", "--reader", "gold")
     assert done.code == (0 if control else 1)
     assert "audit       FAILED" in done.out and (run_copy / "evaluate-test-gold").is_dir()
-    assert ("control     gold is no reader to compare by its score" in done.out) == control
+    assert ("control     gold is not a reader to compare by its score" in done.out) == control

@@ -122,7 +122,7 @@ def test_the_commands_of_the_page_give_one_verdict(command: Command) -> None:
             "bigrams.py:Bigram --text my.txt",
             "there is no function or class in bigrams.py called 'Bigram' (did you mean",
         ),
-        ("bigrams.py --text my.txt", "'bigrams.py' names no predictor; give a module or a file and a function"),
+        ("bigrams.py --text my.txt", "'bigrams.py' does not name a predictor; give a module or a file and a function"),
         ("no.py:Bigrams --text my.txt", "there is no Python file 'no.py'"),
         ("no_such_module:Bigrams --text my.txt", "the module no_such_module does not load (ModuleNotFoundError"),
         ("peeks.py:Broken --text my.txt", "peeks.py, line 24: predict failed (KeyError: 'state'); correct it"),

@@ -237,7 +237,7 @@ MISTAKES = {
     "longer": (lambda code: code + b"x", r"has \d+ bytes instead of \d+ bytes of code"),
     "damaged code": (lambda code: changed(code, -5 + len(code)), "is damaged: its code is not what was written"),
     "damaged header": (lambda code: changed(code, 50), "is damaged: its header is not what was written"),
-    "newer": (newer, "is of version 3 of the format, and this backstory reads version 2"),
+    "newer": (newer, "is of version 3 of the format, but this backstory reads version 2"),
     "foreign": (lambda code: b"PK\3\4 a zip", "is not a file of `backstory compress`"),
     "empty": (lambda code: b"", "is not a file of `backstory compress`"),
 }
@@ -283,7 +283,7 @@ def test_a_header_of_nonsense_is_refused(run: Run) -> None:
     ):
         with pytest.raises(UserError, match="is damaged: its header is not what was written"):
             unpack(pack(dataclasses.replace(header, **changes), code), "it")
-    with pytest.raises(UserError, match="the reader 'odd', which is not there"):
+    with pytest.raises(UserError, match="the reader 'odd', which is unknown here"):
         decompress(pack(dataclasses.replace(header, layers=[{"name": "odd"}]), code), run)
     bomb = zlib.compress(b'{"a":"' + bytes(1 << 24) + b'"}')
     with pytest.raises(UserError, match="is damaged"):

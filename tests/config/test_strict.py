@@ -366,7 +366,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         from_file(RunConfig, tmp_path / "absent.yaml")
     with pytest.raises(UserError, match="Is a directory"):
         from_file(RunConfig, tmp_path)
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         from_file(RunConfig, Path("/dev/zero"))
     (tmp_path / "large.yaml").write_bytes(b"#" * 2_000_000)
     with pytest.raises(UserError, match=r"large\.yaml: it is larger than 1,048,576 bytes"):

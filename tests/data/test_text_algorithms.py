@@ -200,7 +200,7 @@ def test_settings_that_do_not_go_together(corpus: str, text: dict[str, Any], say
 
 def test_lengths_are_of_tasks_alone() -> None:
     recall = prepare(TextConfig("recall"))
-    with pytest.raises(UserError, match=r"the corpus recall asks nothing; set training\.answer_loss_only to false"):
+    with pytest.raises(UserError, match=r"the corpus recall has no answers; set training\.answer_loss_only to false"):
         recall.answer_mask(recall.splits["train"].ids)
     with pytest.raises(UserError, match="leave --lengths out"):
         recall.of_lengths("test", (3,))

@@ -294,21 +294,21 @@ def test_a_folder_as_one_text(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a"}\n{"text": 1}\n', "the field 'text' in line 2 of .* is a number, not text"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": null}\n', "the field 'text' in line 3 of .* is null, not text"),
         ("a.jsonl", b'{"texts": "a"}\n', "line 1 .* no field 'text' .did you mean 'texts'.*--text.field: texts"),
-        ("a.jsonl", b"[1]\n", "line 1 .* is no JSON object"),
-        ("a.jsonl", b'{"text": "a"\n', "line 1 of .* is no JSON .*; write one whole record per line"),
-        ("a.jsonl", b"[" * 100_000, "is no JSON"),
-        ("a.json", b'{\n "text": "a"\n}\n', "line 1 of .* is no JSON"),
+        ("a.jsonl", b"[1]\n", "line 1 .* is not a JSON object"),
+        ("a.jsonl", b'{"text": "a"\n', "line 1 of .* is not JSON .*; write one whole record per line"),
+        ("a.jsonl", b"[" * 100_000, "is not JSON"),
+        ("a.json", b'{\n "text": "a"\n}\n', "line 1 of .* is not JSON"),
         ("a.json", b'[{"text": 1}]', "the field 'text' in record 1 of .* is a number"),
         ("a.csv", b"a,b\n1,2\n", "has no field 'text'; .*--text.field: a, b"),
         ("a.csv", b"a,text\n1,2\n1,2,3\n", "row 2 of .* has 3 cells, and the header 2"),
-        ("a.csv", b'a,text\n1,"2\n1,2\n', r"line 3 of .* is no row of a table \(unexpected end of data\)"),
+        ("a.csv", b'a,text\n1,"2\n1,2\n', r"line 3 of .* is not a row of a table \(unexpected end of data\)"),
         (
             "a.csv",
             b"text,b,text\n1,2,3\n",
             "a.csv has several columns 'text'; rename all but the one that holds the text",
         ),
         ("a.csv", b"", "has no field 'text'; .*there is none"),
-        ("a.parquet", b"PAR1 or not", "is no Parquet file, or damaged"),
+        ("a.parquet", b"PAR1 or not", "is not a Parquet file, or is damaged"),
         ("a.html", b"<p>text", "is a web page; convert it to text, as with `pandoc -t plain`"),
         ("a.pdf", b"%PDF", "is a PDF; convert it"),
         ("a.zip", b"PK", "is an archive; unpack it and give the folder"),
@@ -349,7 +349,7 @@ def test_nulls_and_numbers_in_a_column_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             prepared(path, field=field)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match="is no Parquet file, or damaged"):
+    with pytest.raises(UserError, match="is not a Parquet file, or is damaged"):
         prepared(path)
 
 

@@ -84,7 +84,7 @@ def test_a_tag_too_few_is_named_by_its_line(corpus: Callable[..., Dataset]) -> N
 def test_tokens_that_are_no_words_have_no_tags(unit: str, corpus: Callable[..., Dataset]) -> None:
     dataset = corpus(b"the cat\n", tokenizer=unit)
     with pytest.raises(
-        UserError, match=f"parts of speech are of words, and the tokens of .* are {unit}; use the token"
+        UserError, match=f"only words have parts of speech, and the tokens of .* are {unit}; use the token"
     ):
         tags_of(dataset, "valid", by_hand)
 

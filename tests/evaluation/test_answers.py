@@ -188,6 +188,6 @@ def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_pat
     with pytest.raises(UserError, match="leave lengths out"):
         bs.evaluate(tiny_run, lengths=(5,))
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, answer_loss_only=True))
-    with pytest.raises(UserError, match=r"asks nothing; set training\.answer_loss_only to false"):
+    with pytest.raises(UserError, match=r"has no answers; set training\.answer_loss_only to false"):
         train(config, tmp_path / "run", console=Console(file=io.StringIO()))
     assert not (tmp_path / "run" / "config.yaml").exists()

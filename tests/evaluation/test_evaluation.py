@@ -144,7 +144,7 @@ def test_a_file_appears_when_it_is_whole(words_run: Path, tmp_path: Path) -> Non
         ("tokens.csv", {}, "must end in one of .jsonl, .tsv, .jsonl.gz, .tsv.gz"),
         ("there.tsv", {}, "exists; choose another file or overwrite=True"),
         ("folder.tsv", {"overwrite": True}, "exists; choose another file$"),
-        ("nowhere/tokens.tsv", {}, "nowhere is no folder to write to"),
+        ("nowhere/tokens.tsv", {}, "nowhere is not a folder to write to"),
         ("tokens.tsv", {"batch_size": 2}, "one row; use batch_size=1"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_stack_is_called_as_it_is_written(asked: str | list[str], name: str) -
         ("dynamic:decay=-0.1", "decay must be at least 0"),
         ("dynamic:rule=rsm", "rule must be one of rms, sgd, nadam"),
         ("static:rate=1", "unknown key 'rate'"),
-        (["dynamic", "dynamic"], "dynamic is asked for twice"),
+        (["dynamic", "dynamic"], "dynamic is named twice"),
         ("", "the name of the reader is empty; give one that"),
         ([""], "the name of the reader is empty; give one that"),
         ("cache++cache", "reader 'cache++cache': a name is missing beside a '+'"),
@@ -234,7 +234,7 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
         bs.evaluate(folder, split="valid", reader="dynamic:rule=sgd", batch_size=2)
     with pytest.raises(UserError, match="the reader static has no settings to tune"):
         tune_reader(folder, parse_stack("static"), "valid", 100)
-    with pytest.raises(UserError, match="broke down with all settings"):
+    with pytest.raises(UserError, match="diverged with all settings"):
         tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e29,1e30"])
 
 

@@ -282,7 +282,7 @@ class Breaks(Bigrams):
         (lambda: sys.exit("bye"), r"the factory failed \(SystemExit: bye\)"),
         (Breaks, r"test_referee.py, line \d+: predict failed \(ZeroDivisionError: division by zero\)"),
         (lambda: 3, r"3 has no predict\(\); give an object with predict and observe"),
-        ([1], r"\[1\] is no predictor"),
+        ([1], r"\[1\] is not a predictor"),
         (lambda: SHARED, "the factory made the same object twice"),
     ],
 )
@@ -352,7 +352,7 @@ PROBLEMS: dict[str, tuple[str, str]] = {
     "hangs": ("time.sleep(60)", "the process did not answer start in 0.3 seconds; allow more with timeout"),
     "talks": (
         "print('loading the model', flush=True)",
-        "the process answered start with 'loading the model', which is no JSON object; standard output is for answers",
+        "the process answered start with 'loading the model', which is not a JSON object; standard output is for answers",
     ),
     "floods": (
         "print('x' * 20_000, flush=True)",

@@ -350,7 +350,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "version": (lambda p: resigned(p, lambda d: d.update(format=99)), "was saved by another version of backstory"),
     "no tree": (lambda p: resigned(p, lambda d: d.pop("tree")), "is damaged"),
     "other tree": (lambda p: resigned(p, lambda d: d.update(tree=None)), "does not fit its own reader"),
-    "elsewhere": (lambda p: resigned(p, lambda d: d.update(at={})), "is damaged: it is no saved evaluation"),
+    "elsewhere": (lambda p: resigned(p, lambda d: d.update(at={})), "is damaged: it is not a saved evaluation"),
     "position": (lambda p: resigned(p, lambda d: d["at"].update(position={"block": "x"})), "is damaged"),
     "audit": (lambda p: resigned(p, lambda d: d["at"]["parts"].update(audit={"random": 1})), "is damaged"),
 }

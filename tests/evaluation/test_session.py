@@ -426,7 +426,7 @@ def test_a_session_whose_reader_came_from_a_plugin_asks_for_it(
     monkeypatch.delitem(READERS, "learning")
     code, out, err = read("bob saw\n", "--session", folder, "--resume")
     assert (code, out) == (2, "")
-    assert "with the reader learning, which is not there; give --plugin FILE, if it came from a plugin" in err
+    assert "with the reader learning, which is unknown here; give --plugin FILE, if it came from a plugin" in err
 
 
 def test_another_model_does_not_go_on_with_it(read: Callable, tiny_run: Path, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_damaged_session_is_refused(what: str, read: Callable, tmp_path: Path)
     before = contents(folder)
     code, out, err = read("ann saw\n", "--session", str(folder), "--resume")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert (says if what != "elsewhere" else "is no saved session") in err
+    assert (says if what != "elsewhere" else "is not a saved session") in err
     assert contents(folder) == before
 
 

@@ -102,7 +102,7 @@ def test_the_temperature_alone_comes_from_one_reading(run: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "split", "grid", "told"),
     [
-        ("cache", "valid", (), "the reader cache has none of segment, temperature, clip, beta1 to settle in turn"),
+        ("cache", "valid", (), "the reader cache has none of segment, temperature, clip, beta1 to tune in turn"),
         ("static", "valid", (), "the reader static has none of segment"),
         (STEP, "test", (), "nothing is chosen on the test split"),
         (STEP, "valid", ("segmnt=5",), "there is no setting 'segmnt' (did you mean 'segment'?)"),

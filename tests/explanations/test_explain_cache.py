@@ -204,7 +204,7 @@ def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
 
 
 def test_cases_that_there_are_none_of(run: Path, with_cache: str, tiny_config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cases are those of a cache, and `explain surprisal` has none"):
+    with pytest.raises(UserError, match="find looks for cases of a cache, and `explain surprisal` has none"):
         bs.explain(run, "surprisal", split="valid", find="success")
     with pytest.raises(UserError, match="find must be one of success, failure or None, not 'luck'"):
         bs.explain(run, "cache", split="valid", reader=with_cache, find="luck")  # type: ignore[arg-type]

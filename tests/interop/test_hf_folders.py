@@ -95,7 +95,7 @@ def test_a_link_is_not_followed_out_and_a_pipe_not_waited_for(folder: Path, name
         look(folder)
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(UserError, match=f"{name}: it is no regular file"):
+    with pytest.raises(UserError, match=f"{name}: it is not a regular file"):
         look(folder)
 
 
@@ -145,7 +145,7 @@ def test_damaged_weights_are_called_so(folder: Path) -> None:
 
     tensors = load_file(folder / "model.safetensors")
     save_file({k: torch.full_like(v, torch.nan) for k, v in tensors.items()}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="scores that are no numbers: its weights are damaged"):
+    with pytest.raises(UserError, match="scores that are not numbers: its weights are damaged"):
         load(f"hf:{folder}")
 
 

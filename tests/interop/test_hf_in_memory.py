@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "without a head": (lambda model: model.transformer, "has no output layer that predicts tokens; load it with"),
     "another head": (
         _other_head,
-        r"the output layer of .* is no plain torch.nn.Linear \(Sequential\); leave that layer",
+        r"the output layer of .* is not a plain torch.nn.Linear \(Sequential\); leave that layer",
     ),
     "a head not called": (_own_product, "cannot be followed .its own code does not call that layer"),
     "a learned prompt": (_learned_prompt, "gives 25 predictions for 24 tokens, as with prompts that are learned"),

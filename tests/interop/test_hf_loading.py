@@ -549,7 +549,7 @@ def configured(**changes: Any) -> Callable[[Path], None]:
         (pickled, "holds weights as a pickle (.bin), which could run any code"),
         (damaged, "cannot be loaded"),
         (incomplete, "has no weights for transformer.h.1.mlp"),
-        (configured(model_type="t5"), "is no causal language model"),
+        (configured(model_type="t5"), "is not a causal language model"),
         (
             configured(model_type="weird", auto_map={"AutoConfig": "x.Z", "AutoModelForCausalLM": "x.Y"}),
             "code that comes with its weights",
@@ -587,7 +587,7 @@ def test_weights_that_are_not_used_are_named(broken: Path) -> None:
 
 def test_an_encoder_is_refused(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign.saved(tmp_path / "bert", "Bert", TEXT, intermediate_size=32)
-    assert "hf:bert is no causal language model: what it predicts" in mistake(
+    assert "hf:bert is not a causal language model: its predictions" in mistake(
         capsys, "evaluate", f"hf:{tmp_path / 'bert'}", text
     )
 
@@ -630,7 +630,7 @@ def test_what_does_not_go_together(
 ) -> None:
     name = f"hf:{folder}"
     assert (
-        "brings no corpus of its own; name one with --corpus NAME, or give a text file: `backstory evaluate MODEL FILE`"
+        "has no corpus of its own; name one with --corpus NAME, or give a text file: `backstory evaluate MODEL FILE`"
     ) in mistake(capsys, "evaluate", name)
     assert "read with the corpus it was trained on; leave --corpus out" in mistake(
         capsys, "examine", tiny_run, "--corpus", "ptb"

@@ -234,7 +234,7 @@ def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-# --- what is no causal language model ---
+# --- what is not a causal language model ---
 
 
 def test_a_model_that_looks_ahead_is_refused() -> None:

@@ -505,8 +505,11 @@ def test_differences_are_paired_where_targets_are_the_same_and_independent_where
         ),
         ([{"paper": "mos", "system": "plain"}], "the paper mos has no findings on a system; name another paper"),
         ([{"paper": "context", "system": "plane"}], r"there is no system 'plane' \(did you mean 'plain'\?\)"),
-        ([{"paper": "context", "system": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
-        ([{"paper": "context", "system": "wide", "baseline": "plain"}], "wide and plain are at no scale examined"),
+        (
+            [{"paper": "context", "system": "wide"}],
+            "wide is not examined at any scale; add examinations, or leave it out",
+        ),
+        ([{"paper": "context", "system": "wide", "baseline": "plain"}], "wide and plain are not examined at any scale"),
         (
             [{"paper": "context", "system": "plain", "baseline": "plain"}],
             "both systems are plain; compare a system with",

@@ -121,7 +121,7 @@ def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path
     assert examined[0].figures.conditions == examined[1].figures.conditions
     assert bs.audit(model, TEXT, **own).passed
     assert model.training and bs.evaluate(model, TEXT, tokenizer=vocabulary).name == "ComposedModel"
-    with pytest.raises(UserError, match="mine brings no corpus of its own"):
+    with pytest.raises(UserError, match="mine has no corpus of its own"):
         bs.evaluate(model, **own)
     with pytest.raises(UserError, match=r"^ComposedModel has no span buffer"):
         bs.explain(model, "buffer", text=TEXT, tokenizer=vocabulary)

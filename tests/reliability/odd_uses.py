@@ -223,7 +223,7 @@ LINES: dict[str, str] = {
         f"examine {kind} --targets 5 --maximum-context 4 --context 3 --near 1": ""
         for kind in ("copy", "recall", "bytes", "characters", "dnc", "pointer", "second")
     },
-    f"examine bytes {SMALL} --by tag": "parts of speech are of words",
+    f"examine bytes {SMALL} --by tag": "only words have parts of speech",
     f"examine bytes {SMALL} --word-score sum": "",
     f"examine cut {SMALL} --experiment replace-target --allow-unknown": "",
     # explain
@@ -322,7 +322,7 @@ LINES: dict[str, str] = {
     f"{SPACE}whole.yaml": "must be a whole number",
     f"{SPACE}huge.yaml": "some of its draws cannot be trained",
     f"{SPACE}itself.yaml": "model.core.hidden refers to itself; give it values of its own",
-    f"{SPACE}number.yaml": "is no name of a setting",
+    f"{SPACE}number.yaml": "is not the name of a setting",
     "sweep run words": "name a space",
     "sweep run demo --space none": "there is no space",
     "sweep run demo --space demo --trials 0": "trials must be at least 1",
@@ -375,7 +375,7 @@ LINES: dict[str, str] = {
     # training
     "train words/config.yaml --out new --init-from other --training.epochs 1": "",
     "train words/config.yaml --out new --init-from characters": "has another vocabulary",
-    "train words/config.yaml --out new --init-from dnc": "is no part of this model",
+    "train words/config.yaml --out new --init-from dnc": "does not fit this model",
     "train words/config.yaml --out new --init-from nowhere": "there is no run folder",
     "train words/config.yaml --out other --init-from other --overwrite": "would be removed before",
     "train words/config.yaml --out ./words/../other --init-from other --overwrite": "would be removed before",

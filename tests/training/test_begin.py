@@ -151,14 +151,14 @@ def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp
     wide = with_model(tiny_config, core=LSTMConfig(layers=2, hidden=11))
     elsewhere = tiny_corpus(tmp_path / "other", lines=8)
     (elsewhere / "train.txt").write_text("quite other words\n" * 40)
-    with pytest.raises(UserError, match=r"is no part of this model: .* has shape"):
+    with pytest.raises(UserError, match=r"does not fit this model: .* has shape"):
         quietly(wide, tmp_path / "run", init_from=base)
     with pytest.raises(UserError, match="has another vocabulary"):
         quietly(
             tiny_config.__class__(text=tiny_config.text.__class__(str(elsewhere))), tmp_path / "run", init_from=base
         )
     quietly(still(tiny_config), tmp_path / "buffered")
-    with pytest.raises(UserError, match=r"is no part of this model: .* with gated\."):
+    with pytest.raises(UserError, match=r"does not fit this model: .* with gated\."):
         quietly(tiny_config, tmp_path / "run", init_from=tmp_path / "buffered")
     with pytest.raises(UserError, match="leave --init-from out"):
         quietly(tiny_config, base, mode="resume", init_from=base)

@@ -35,7 +35,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"trainin.epochs": {"range": [1, 2]}}, r"unknown key 'trainin' \(did you mean 'training'\?\)"),
     ({"training": {"choice": [1]}}, r"mine: training must be a mapping"),
     ({"training.epochs.more": {"range": [1, 2]}}, r"training.epochs must be a whole number, not"),
-    ({3: {"range": [1, 2]}}, r"3 is no name of a setting"),
+    ({3: {"range": [1, 2]}}, r"3 is not the name of a setting"),
     ({"training.epochs": {}}, r"mine: training.epochs needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"range": [1, 2], "choice": [1]}}, r"needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"rang": [1, 2]}}, r"unknown key 'rang' \(did you mean 'range'\?\)"),
@@ -64,7 +64,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"training.validation_batch_size": {"range": [1, 9]}}, r"training.validation_batch_size must be the same for all trials"),
     # Conditions and references.
     ({"model.core.hidden": {"range": [5, 9], "when": {"model.core.layer": 2}}}, r"unknown key 'model.core.layer'"),
-    ({"model.core.hidden": {"range": [5, 9], "when": {3: 2}}}, r"when: 3 is no name of a setting"),
+    ({"model.core.hidden": {"range": [5, 9], "when": {3: 2}}}, r"when: 3 is not the name of a setting"),
     ({"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": []}}}, r"needs a value, or a list of values"),
     ({"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": "two"}}}, r"layers must be a whole number"),
     (LAYERS | {"model.core.hidden": {"range": [5, 9], "when": {"model.core.layers": 3}}}, r"layers is never 3 in this space"),

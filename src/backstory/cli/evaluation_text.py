@@ -107,7 +107,7 @@ def _control(figures: "EvaluationFigures") -> list[str]:
     from backstory.readers.registry import control_in
 
     name = control_in(figures.reader)
-    says = f"  control     {name} is no reader to compare by its score; it fails the audit by design"
+    says = f"  control     {name} is not a reader to compare by its score; it fails the audit by design"
     return [] if name is None else [says]
 
 

@@ -86,5 +86,5 @@ class CodeCheckpoint:
     def _damaged(self) -> UserError:
         assert self._saved is not None
         return UserError(
-            f"{self._saved.path} is damaged: it is no saved compression; leave --resume out to start again"
+            f"{self._saved.path} is damaged: it is not a saved compression; leave --resume out to start again"
         )

@@ -92,7 +92,7 @@ def unpack(data: bytes, name: str, damaged: bool = False) -> tuple[Header, bytes
     _, version, size, crc = _START.unpack_from(data)
     if version != VERSION:
         raise UserError(
-            f"{name} is of version {version} of the format, and this backstory reads version {VERSION}; use another backstory"
+            f"{name} is of version {version} of the format, but this backstory reads version {VERSION}; use another backstory"
         )
     deflated, code = data[_START.size : _START.size + size], data[_START.size + size :]
     if len(deflated) < size:

@@ -107,8 +107,8 @@ def decode_proof(
     unit = run.vocabulary.tokenizer.unit
     if (header.reader, (header.text or {})["unit"]) != (reader.name, unit):
         raise UserError(
-            f"{one_line(name)} says that it is of the reader {one_line(header.reader)}, and its code is of {reader.name} on "
-            f"tokens of the unit {unit}; it was changed after it was written"
+            f"{one_line(name)} names the reader {one_line(header.reader)}, but its code was made by {reader.name} on {unit}s; "
+            "it was changed after it was written"
         )
     before, size = _before(name, header, run, options), (header.tokens, header.batch_size, header.lines)
     try:

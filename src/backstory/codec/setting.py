@@ -149,7 +149,7 @@ def _options(header: Header, device: str) -> LoadOptions:
         return LoadOptions.of(**header.loading, device=device)
     except TypeError:
         raise UserError(
-            "the header of this file names options that this backstory does not have; use another"
+            "the header of this file names options that this backstory does not have; use the version that wrote it"
         ) from None
 
 
@@ -157,7 +157,7 @@ def _layer(layer: dict[str, Any]) -> ConfiguredLayer:
     """Return a layer from a header. Raises UserError."""
     name, settings = layer.get("name"), layer.get("settings")
     if not isinstance(name, str) or name not in READERS:
-        raise UserError(f"this file was written with the reader {shown(name)}, which is not there; load its plugin")
+        raise UserError(f"this file was written with the reader {shown(name)}, which is unknown here; load its plugin")
     return ConfiguredLayer(name, from_dict(READERS[name].settings, settings, f"reader {name}"), "from the file")
 
 

@@ -86,7 +86,9 @@ def load_factory(name: str) -> Callable[[], Any]:
     """Return the function or class that `module:name` or `file.py:name` names. Raises UserError."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute.isidentifier():
-        raise UserError(f"{shown(name)} names no predictor; give a module or a file and a function: my_model.py:make")
+        raise UserError(
+            f"{shown(name)} does not name a predictor; give a module or a file and a function: my_model.py:make"
+        )
     if place.endswith(".py"):
         path = resolved(place)
         if not path.is_file():

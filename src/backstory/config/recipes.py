@@ -49,7 +49,7 @@ class Packaged(Generic[T]):
         if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
             return from_file(self.kind, Path(name_or_path), expand=self.expand)
         if Path(name_or_path).is_file() and name_or_path not in self.names():
-            raise UserError(f"{name_or_path} is no {self.noun}: the file of a {self.noun} ends in .yaml or .yml")
+            raise UserError(f"{name_or_path} is not a {self.noun}: the file of a {self.noun} ends in .yaml or .yml")
         return from_yaml(self.kind, self.text(name_or_path), f"{self.noun} {name_or_path}", self.expand)
 
 

@@ -20,7 +20,7 @@ def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> b
     With `inside`, the file must lie in that folder when every link below it has been followed. The folder itself may be a
     link: its user named it. Without, links are followed, as for a file that the user named.
 
-    Raises OSError, whose `strerror` says why and whose `filename` is the path: for what is no regular file (a pipe would be
+    Raises OSError, whose `strerror` says why and whose `filename` is the path: for what is not a regular file (a pipe would be
     waited for, a device has no end), for one that is too large, and for one that lies outside `inside`.
     """
     with open_regular(path, inside) as file:
@@ -56,7 +56,7 @@ def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Files of /proc call themselves regular, and reading them may block, as /proc/kmsg.
         if not stat.S_ISREG(status.st_mode) or status.st_dev == _proc():
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

@@ -149,7 +149,7 @@ def read_examination(folder: Path | str) -> ExaminationResult:
     path = Path(folder)
     losses, result = Losses.load(path / LOSSES), result_at(path / RESULT)
     if result.kind != ExaminationFigures.kind:
-        raise UserError(f"{path / RESULT} is no examination; name the folder of one")
+        raise UserError(f"{path / RESULT} is not an examination; name the folder of one")
     if isinstance(result.figures, OtherFigures):  # an experiment from outside, without a picture
         record = ExaminationFigures[EffectRecord].read(result.figures.values, str(path / RESULT), "figures")
         result = replace(result, figures=record)

@@ -84,7 +84,7 @@ class Dataset:
         """Return which tokens of an epoch (tokens,) are part of an answer, bool. Raises UserError if the corpus is no task."""
         if not isinstance(self.source, Algorithm):
             raise UserError(
-                f"the corpus {self.corpus} asks nothing; set {off('training.answer_loss_only')}, or take {' or '.join(TASKS)}"
+                f"the corpus {self.corpus} has no answers; set {off('training.answer_loss_only')}, or take {' or '.join(TASKS)}"
             )
         return self.source.answer_mask(ids)
 

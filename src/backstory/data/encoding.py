@@ -175,7 +175,7 @@ def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split
         raise UserError(f"the {name} is not UTF-8 text; correct it") from None
     if vocabulary.tokenizer.unit != "byte":
         if "\x00" in text:
-            raise UserError(f"the {name} holds a NUL, so it is no text; remove it")
+            raise UserError(f"the {name} holds a NUL, so it is not text; remove it")
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     return _encode(vocabulary, [text], name, f"the {name}")
 

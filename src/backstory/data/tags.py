@@ -66,7 +66,7 @@ def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data
     vocabulary, ids = dataset.vocabulary, dataset.splits[split_name].ids
     if (unit := vocabulary.tokenizer.unit) != "word":
         raise UserError(
-            f"parts of speech are of words, and the tokens of {dataset.corpus} are {unit}s; use the tokenizer words or regex"
+            f"only words have parts of speech, and the tokens of {dataset.corpus} are {unit}s; use the tokenizer words or regex"
         )
     source, by = _choose(dataset, split_name, tagger, data_dir), tagged_by(dataset, split_name, tagger, data_dir)
     ended = np.asarray(ids == vocabulary.index.get(END, -1))

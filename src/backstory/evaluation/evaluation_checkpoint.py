@@ -148,7 +148,7 @@ class EvaluationCheckpoint:
                 part.load_state_dict(state["parts"][name])
         except (ValueError, TypeError, LookupError, AttributeError):
             raise UserError(
-                f"{saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
+                f"{saved.path} is damaged: it is not a saved evaluation; leave --resume out to start again"
             ) from None
         self.readings = {name: Reading(**done) for name, done in state["done"].items()}
         self.facts = state["facts"]

@@ -109,7 +109,7 @@ class ProcessPredictor:
             answer = None
         if not isinstance(answer, dict):
             written = line[:200].decode("utf-8", "replace").strip()
-            raise UserError(f"the process answered {what} with {shown(written)}, which is no JSON object; {_PLEASE}")
+            raise UserError(f"the process answered {what} with {shown(written)}, which is not a JSON object; {_PLEASE}")
         return answer
 
     def _exchanged(self, request: bytes, longest: int) -> bytes | None:

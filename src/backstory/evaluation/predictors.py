@@ -167,6 +167,6 @@ def factory_of(predictor: Any, batch_size: int) -> Callable[[], Any]:
         return lambda: copy.deepcopy(predictor)
     if not callable(predictor):
         raise UserError(
-            f"{described(predictor)} is no predictor; give an object with predict and observe, or its class"
+            f"{described(predictor)} is not a predictor; give an object with predict and observe, or its class"
         )
     return predictor

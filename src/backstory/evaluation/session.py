@@ -363,7 +363,7 @@ def session_state(saved: ReadingCheckpoint, vocabulary: Vocabulary) -> SessionSt
     """Return the state of a saved session. Raises UserError if it is no session of this vocabulary."""
     values: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.progress}
     if not has_fields(values, get_type_hints(SessionState)):
-        raise UserError(f"{saved.path} is no saved session; choose another folder with --session")
+        raise UserError(f"{saved.path} is not a saved session; choose another folder with --session")
     state = SessionState(**values)
     ids, nats = [state.last, *state.begun_ids], state.begun_nats
     counts = [state.lines, state.tokens, state.unknown, state.nats, state.lost or 0, *ids]

@@ -51,7 +51,7 @@ def check_buffer(opened: EvalSetup) -> None:
     if span_buffer_of(opened.run.model) is None:
         raise UserError(f"{opened.run.argument} has no span buffer; train one with --model.buffer.kind span-buffer")
     if reader.inner is not None:
-        raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
+        raise UserError(f"`explain buffer` shows the model's own buffer; leave the reader {reader.name} out")
 
 
 def buffer(task: PassageTask, progress: ProgressCallback) -> Explanation:

@@ -146,7 +146,7 @@ def _find(
 ) -> tuple[CacheCase, ProgressCallback]:
     """Return the case of the options, and the progress of the second reading, which is at most as long as the search."""
     if name != "cache":
-        raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")
+        raise UserError(f"--find looks for cases of a cache, and `explain {name}` has none; remove it")
     assert options.find is not None
     first = len(setup.split.ids)
     case = find_case(setup, options.find, options.at, lambda done, total: progress(done, 2 * total))

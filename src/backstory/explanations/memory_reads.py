@@ -49,7 +49,7 @@ def check_memory(opened: EvalSetup) -> None:
         folder = opened.run.argument
         raise UserError(f"{folder} has no external memory; train one with --model.core.kind ntm, dnc or mdm")
     if reader.name != "static":
-        raise UserError(f"`explain memory` shows what the model does by itself; leave the reader {reader.name} out")
+        raise UserError(f"`explain memory` shows the model's own memory; leave the reader {reader.name} out")
 
 
 class Attribution:

@@ -143,7 +143,7 @@ def _header(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         header = None
     if not isinstance(header, dict):
-        raise UserError(f"{path} cannot be loaded: it is no safetensors file, or is damaged; fetch it again")
+        raise UserError(f"{path} cannot be loaded: it is not a safetensors file, or is damaged; fetch it again")
     return header
 
 

@@ -152,7 +152,7 @@ class BackstoryLM(LM):
         if able.adapts_weights or not able.independent_rows:
             why = "learns from what it read before" if able.adapts_weights else "needs other texts beside it"
             raise UserError(
-                f"the harness asks in no order and reads every request by itself, and the reader {self.reader.name} {why}; "
+                f"the harness sends independent requests in any order, and the reader {self.reader.name} {why}; "
                 "use static or cache"
             )
         self.vocabulary = self.run.vocabulary

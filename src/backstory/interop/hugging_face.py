@@ -197,7 +197,7 @@ def _set_window(model: LanguageModel, name: str, options: LoadOptions) -> None:
         raise UserError(f"{name} reads a text of any length from a state of fixed size; remove {flag}")
     longest, window = model.capabilities.maximum_length, options.window
     if longest is None and window is None:
-        raise UserError(f"the settings of {name} name no longest text; give --window with --stride")
+        raise UserError(f"the settings of {name} do not limit the length of a text; give --window with --stride")
     if window is not None and longest is not None and window > longest:
         raise UserError(f"{name} reads at most {longest:,} tokens at once; use --window {longest} or less")
     length: int = window or longest or 0
@@ -326,7 +326,7 @@ def _loaded(source: str, name: str, options: LoadOptions, held: WeightSizes, **w
 def _unusable(name: str, error: Exception) -> str:
     text = str(error)
     if "Unrecognized configuration class" in text:
-        return f"{name} is no causal language model; choose one that AutoModelForCausalLM can load"
+        return f"{name} is not a causal language model; choose one that AutoModelForCausalLM can load"
     if "custom code" in text or "trust_remote_code" in text:
         return (
             f"{name} needs code that comes with its weights, which is never run; choose a model that transformers knows"

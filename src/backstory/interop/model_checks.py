@@ -63,7 +63,7 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
             "model without tokens of its own"
         )
     if plain.isnan().any():
-        raise UserError(f"{name} gives scores that are no numbers: its weights are damaged; fetch it again")
+        raise UserError(f"{name} gives scores that are not numbers: its weights are damaged; fetch it again")
     _check_causal(causal, text, plain, name)
     model = HuggingFaceModel(causal).eval()
     _settle_output(model, text, plain, name)
@@ -86,8 +86,8 @@ def check_kind(causal: nn.Module, name: str) -> None:
         raise UserError(f"{name} has no output layer that predicts tokens; load it with AutoModelForCausalLM")
     if not isinstance(layer, nn.Linear):
         raise UserError(
-            f"the output layer of {name} is no plain torch.nn.Linear ({type(layer).__name__}); leave that layer as it was, or "
-            "merge an adapter (merge_and_unload)"
+            f"the output layer of {name} is not a plain torch.nn.Linear ({type(layer).__name__}); "
+            "leave that layer as it was, or merge an adapter (merge_and_unload)"
         )
 
 
@@ -140,8 +140,8 @@ def _check_causal(causal: nn.Module, text: Tensor, plain: Tensor, name: str) -> 
     other = _log_probs(causal(input_ids=changed, use_cache=False).logits)
     if not torch.allclose(other[:, :half], plain[:, :half], rtol=0, atol=_tolerances(causal)[0]):
         raise UserError(
-            f"{name} is no causal language model: what it predicts depends on the words that come after; choose a model that "
-            "reads from left to right"
+            f"{name} is not a causal language model: its predictions depend on later words; "
+            "choose a model that reads from left to right"
         )
 
 

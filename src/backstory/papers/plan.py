@@ -228,10 +228,10 @@ def check(suite: Suite, source: str) -> None:
 def _check_system(system: System, suite: Suite, where: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", system.name):
         raise UserError(
-            f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
+            f"{where}: a name is made of letters, digits, dots and hyphens, because run folders are named after it"
         )
     if len(system.name) > LONGEST_NAME:
-        raise UserError(f"{where}: a name has at most {LONGEST_NAME} letters, since run folders are called by it")
+        raise UserError(f"{where}: a name has at most {LONGEST_NAME} letters, because run folders are named after it")
     outputs = [str(_located(where, preparation, text).output) for text in system.prepare]
     if output := _repeated(outputs):
         raise UserError(f"{where}: two prepare commands write {output}; remove one")
@@ -364,7 +364,7 @@ def _check_finding_check(check: FindingCheck, suite: Suite, where: str) -> None:
     if not any(all(setup and setup.examinations for setup in at_scale) for at_scale in setups):
         verb = "is" if check.baseline is None else "are"
         raise UserError(
-            f"{where}: {' and '.join(check.systems)} {verb} at no scale examined; give examinations, or leave it out"
+            f"{where}: {' and '.join(check.systems)} {verb} not examined at any scale; add examinations, or leave it out"
         )
 
 

@@ -74,7 +74,7 @@ class EnsembleReader(InterpolatingReader):
         """Raises UserError for settings out of range, and for models of another vocabulary."""
         self.settings = conforming(settings, "the ensemble")
         if any(reader.model.vocabulary_size != inner.model.vocabulary_size for reader in members.readers):
-            raise UserError("models of different vocabularies are no ensemble; train them on the same corpus")
+            raise UserError("an ensemble needs models with one vocabulary; train them on the same corpus")
         self.hashes, weight = members.hashes, settings.share(len(members.readers))
         facts = {"weight": weight, "members": self.hashes, "member_readers": members.layers}
         super().__init__(inner, "ensemble", members, weight, facts)

@@ -107,7 +107,7 @@ def collect(
             "use a smaller --batch-size or --segment"
         )
     if moving != "all" and not moving.startswith("low-rank"):
-        raise UserError(f"statistics are of all weights, which serves {moving} too, or of low-rank:R adapters")
+        raise UserError(f"statistics are of all weights, which also serve {moving}, or of low-rank:R adapters")
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
     squares, expected = torch.zeros_like(weights.delta), ExpectedInformation(weights)

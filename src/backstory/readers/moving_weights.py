@@ -188,7 +188,7 @@ def moving_names(model: LanguageModel, moving: str) -> list[str]:
         return [name for name, p in model.named_parameters() if id(p) in output]
     if match := re.fullmatch(r"last:([1-9]\d{0,5})", moving):
         return _last(model, int(match[1]))
-    raise UserError(f"'{moving}' is no choice of weights; use all, last:N (layers), output or low-rank:R")
+    raise UserError(f"'{moving}' is not a choice of weights; use all, last:N (layers), output or low-rank:R")
 
 
 def _output(model: nn.Module) -> nn.Module:

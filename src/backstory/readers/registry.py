@@ -79,7 +79,7 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
             raise UserError(f"reader {name}: settings follow a colon, as in cache:theta=0.5,window=2000")
         check_name(name, READERS, "reader", "backstory ls readers")
         if any(layer.name == name for layer in layers):
-            raise UserError(f"the reader {name} is asked for twice; give it once")
+            raise UserError(f"the reader {name} is named twice; name it once")
         layers.append(Layer(name, settings))
         typed_settings(layers[-1])
     bases = [layer for layer in layers if not READERS[layer.name].wraps and layer.name != "static"]
@@ -153,7 +153,7 @@ def typed_settings(layer: Layer) -> dict[str, Any]:
 
 def typed(text: str, name: str) -> Any:
     """Parse the value of a setting. Raises UserError."""
-    return parsed(text, lambda where: f"{shown(text)} is no value for {name}")
+    return parsed(text, lambda where: f"{shown(text)} is not a value for {name}")
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def _layers(saved: ReadingCheckpoint) -> tuple[ConfiguredLayer, ...]:
     for reader in readers:
         if (name := reader["name"]) not in READERS:
             raise UserError(
-                f"{saved.path} was saved with the reader {name}, which is not there; give --plugin FILE, if it came from "
+                f"{saved.path} was saved with the reader {name}, which is unknown here; give --plugin FILE, if it came from "
                 "a plugin, or start again in a new folder"
             )
         settings = from_dict(READERS[name].settings, reader["settings"], str(saved.path))

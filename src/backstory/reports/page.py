@@ -180,7 +180,7 @@ def check_page(out: Path, overwrite: bool = False) -> None:
     writable = out.parent.is_dir() and os.access(out.parent, os.W_OK | os.X_OK)
     if not writable or (out.exists() and not out.is_file()):
         kind = "a folder" if out.is_dir() else "not a regular file"
-        problem = f"it is {kind}" if writable else f"{out.parent} is no folder that can be written to"
+        problem = f"it is {kind}" if writable else f"{out.parent} is not a folder that can be written to"
         raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
     check_outside_runs(out)
     if not overwrite and out.is_symlink():

@@ -172,7 +172,9 @@ def result_from(text: str, source: str) -> Result[Any]:
         data = parse(text.encode())
         check_writable(data)
     except ValueError:
-        raise UserError(f"{source} is damaged (not valid JSON), or no result file: give another, or {AGAIN}") from None
+        raise UserError(
+            f"{source} is damaged (not valid JSON), or not a result file: give another, or {AGAIN}"
+        ) from None
     if not isinstance(data, dict):
         raise UserError(f"{source} is not a result file (it holds no JSON object): give another, or {AGAIN}")
     if data.get("schema") != SCHEMA:

@@ -61,7 +61,7 @@ class ModelElsewhere(Run):
         """Prepare a corpus, by its name or path, in the model's vocabulary. Raises UserError."""
         if corpus is None:
             raise UserError(
-                f"{self.name} brings no corpus of its own; name one with --corpus NAME, or give a text file: "
+                f"{self.name} has no corpus of its own; name one with --corpus NAME, or give a text file: "
                 "`backstory evaluate MODEL FILE`, and examine and explain with --text FILE"
             )
         return self._prepared(TextConfig(corpus=corpus, field=field or TextConfig().field), data_dir)
@@ -75,7 +75,7 @@ class ModelElsewhere(Run):
     def training_text(self) -> tuple[np.ndarray, int, int]:
         """Raise UserError: the text that the model was trained on is not there."""
         raise UserError(
-            f"{self.name} brings no training text to count n-grams in; use the reader ppm, which counts what it reads"
+            f"{self.name} has no training text to count n-grams in; use the reader ppm, which counts what it reads"
         )
 
 

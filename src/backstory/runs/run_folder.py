@@ -88,7 +88,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
         raise UserError(f"{path} holds no run to resume; {again}")
     odd = next((p for n in (RESULT, "run.json", "metrics.jsonl") if (p := path / n).exists() and not p.is_file()), None)
     if mode == "resume" and odd is not None:
-        raise UserError(f"{odd} is no regular file; remove it, or choose another --out")
+        raise UserError(f"{odd} is not a regular file; remove it, or choose another --out")
     if mode == "resume" and "config" not in accept:
         saved = from_file(RunConfig, folder.config, path)
         if different := differences(to_dict(saved), to_dict(config)):

@@ -39,7 +39,7 @@ def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
     try:
         check_tensors(loaded, {name: own[name] for name in loaded if name in own}, "weights")
     except ValueError as error:
-        raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
+        raise UserError(f"{folder} does not fit this model: {error}; give the same sizes and parts") from None
     load_weights(trainer.model, own | loaded)
     return {"run": folder.resolve().name, "weights": run.weights_hash}
 

@@ -148,7 +148,7 @@ def _tune_in_turn(
         raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
     coordinates = {name: values for name, values in coordinates.items() if owners[name] is not None}
     if not coordinates:
-        raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to settle in turn")
+        raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to tune in turn")
     first, context = setup.dataset.vocabulary.start, _context(setup)
     tuned = search_coordinates(_reader_builder(context), context, start, coordinates, ids, first, progress)
     return tuned, {index: tuned.best[index].settings for index in owners.values() if index is not None}

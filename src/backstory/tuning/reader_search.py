@@ -119,7 +119,7 @@ class EarlyStoppedSearch:
         """Return the best of all. Raises UserError if every reading broke down."""
         whole = {s: t.nats for s, t in self.trials.items() if t.tokens == len(self.ids) and t.nats is not None}
         if not whole:
-            raise UserError("the reading broke down with all settings that were tried; try smaller rates")
+            raise UserError("the reading diverged with all settings that were tried; try smaller rates")
         best = min(whole, key=whole.__getitem__)
         return Tuned(best, whole[best], len(self.ids), tuple(self.trials.values()), len(self.trials))
 

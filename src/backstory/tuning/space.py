@@ -96,7 +96,7 @@ def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS)
     base, checked = to_dict(recipe), {}
     for name, entry in space.settings.items():
         if not isinstance(name, str):
-            raise UserError(f"{source}: {name!r} is no name of a setting; write one as training.learning_rate")
+            raise UserError(f"{source}: {name!r} is not the name of a setting; write one as training.learning_rate")
         refuse_old_setting(name, source)
         where = f"{source}: {name}"
         if any(name == fixed or name.startswith(f"{fixed}.") for fixed in FIXED):
@@ -223,7 +223,7 @@ def _condition(
 ) -> tuple[Value, ...]:
     """Return the values of another setting at which this one is searched. Raises UserError for values it never has."""
     if not isinstance(other, str):
-        raise UserError(f"{where}: when: {other!r} is no name of a setting")
+        raise UserError(f"{where}: when: {other!r} is not the name of a setting")
     values = values if isinstance(values, list) else [values]
     if not values or any(isinstance(value, list | dict) for value in values):
         raise UserError(f"{where}: when: {other} needs a value, or a list of values")
@@ -290,7 +290,7 @@ def _converted(name: str, values: list, context: Settings, where: str) -> list[A
         lookup(to_dict(from_dict(RunConfig, _changed(context, name, value), source)), name) for value in values
     ]
     if any(isinstance(value, list | dict) for value in converted):
-        raise UserError(f"{where} is no single value, so it cannot be searched")
+        raise UserError(f"{where} is not a single value, so it cannot be searched")
     return converted
 
 

@@ -189,7 +189,7 @@ def _parsed(text: str, where: str, remedy: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON ({_reason(error)}); {remedy}") from None
+        raise UserError(f"{where} is not JSON ({_reason(error)}); {remedy}") from None
 
 
 def _text_of(record: Any, field: str, where: str) -> str:
@@ -197,7 +197,7 @@ def _text_of(record: Any, field: str, where: str) -> str:
     if isinstance(record, str):
         return record
     if not isinstance(record, dict):
-        raise UserError(f"{where} is no JSON object; each record must be one, with its text in a field")
+        raise UserError(f"{where} is not a JSON object; each record must be one, with its text in a field")
     if field not in record:
         raise _no_field(field, list(record), where)
     if not isinstance(record[field], str):
@@ -240,7 +240,7 @@ def _table(delimiter: str) -> Callable[[Iterable[str], Path, str], Texts]:
                         yield row[column]
             except csv.Error as error:
                 line = f"line {reader.line_num:,} of {path}"
-                raise UserError(f"{line} is no row of a table ({_reason(error)}); quote texts as CSV asks") from None
+                raise UserError(f"{line} is not a row of a table ({_reason(error)}); quote texts as CSV asks") from None
 
     return rows
 
@@ -258,7 +258,7 @@ def _parquet(file: BinaryIO, path: Path, field: str) -> Texts:
     arrow = _pyarrow(path)
     import pyarrow.parquet
 
-    with _explained(arrow, path, "Parquet"):
+    with _explained(arrow, path, "a Parquet"):
         table = pyarrow.parquet.ParquetFile(file)
         _check_column(table.schema_arrow, field, path)
         yield from _cells((batch.column(0) for batch in table.iter_batches(1024, columns=[field])), path)
@@ -266,7 +266,7 @@ def _parquet(file: BinaryIO, path: Path, field: str) -> Texts:
 
 def _arrow(file: BinaryIO, path: Path, field: str) -> Texts:
     arrow = _pyarrow(path)
-    with _explained(arrow, path, "Arrow"):
+    with _explained(arrow, path, "an Arrow"):
         stream = arrow.ipc.open_stream(file)
         _check_column(stream.schema, field, path)
         yield from _cells((batch.column(field) for batch in stream), path)
@@ -285,7 +285,7 @@ def _explained(arrow: Any, path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no {kind} file, or damaged ({_reason(error)}); get it again") from None
+        raise UserError(f"{path} is not {kind} file, or is damaged ({_reason(error)}); get it again") from None
 
 
 def _check_column(schema: "pyarrow.Schema", field: str, path: Path) -> None:

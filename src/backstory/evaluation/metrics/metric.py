@@ -101,7 +101,7 @@ def plain_result(metric: Metric) -> Any:
         raise UserError(f"the metric {metric.name} has a result that JSON cannot hold ({error})") from None
     if infinite:
         warnings.warn(
-            f"the metric {metric.name} has {infinite[0]}, which is no number; the result holds null", stacklevel=2
+            f"the metric {metric.name} has {infinite[0]}, which is not a number; the result holds null", stacklevel=2
         )
     return result
 

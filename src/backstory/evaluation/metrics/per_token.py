@@ -46,7 +46,7 @@ def check_table(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
     check_outside_runs(path)
     check_new(path, "another file", overwrite)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {path}: {path.parent} is no folder to write to; choose another place")
+        raise UserError(f"cannot write {path}: {path.parent} is not a folder to write to; choose another place")
 
 
 @contextmanager
