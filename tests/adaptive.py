@@ -15,7 +15,7 @@ from backstory.readers import READERS, Reader, ReaderCapabilities, ReaderKind, S
 
 
 class Doubtful(Reader):
-    """Wraps a reader: blends its prediction with itself made vague, and keeps nothing of its own."""
+    """Wrapper that blends a reader's prediction with a flattened version of it, without state of its own."""
 
     name = "doubtful"
     inner: Reader
@@ -76,7 +76,7 @@ class Learning(StaticReader):
 
 
 class Counted(NamedTuple):
-    """Tokens that wait to be learned from, and the number learned."""
+    """Tokens waiting to be learned from, and the number learned."""
 
     waiting: Tensor | None
     done: int
@@ -84,7 +84,7 @@ class Counted(NamedTuple):
 
 
 class Remembering(StaticReader):
-    """Reads as the static reader does, and keeps what it has observed, in trees of every kind."""
+    """Static reader that also stores what it has observed, in trees of every kind."""
 
     name = "remembering"
 
@@ -120,7 +120,7 @@ class Remembering(StaticReader):
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """How much it learns."""
+    """Size of its steps."""
 
     rate: float = 0.3
 
@@ -142,7 +142,7 @@ KINDS = {
 
 
 def register() -> None:
-    """Put them among the readers, of this process."""
+    """Register the readers in this process."""
     READERS.update(KINDS)
 
 

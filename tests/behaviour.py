@@ -1,4 +1,4 @@
-"""Numbers of small fixed runs, to compare two versions of the code: `behaviour.py record FILE`, then `compare FILE`.
+"""Numbers from small fixed runs, to compare two versions of the code: `behaviour.py record FILE`, then `compare FILE`.
 
 Trains a model of every core and memory on a fixed text, then evaluates with every reader, runs every experiment and every
 explanation, continues a prompt and searches settings. `compare` runs all of it again and prints each number that differs in

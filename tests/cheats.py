@@ -1,4 +1,4 @@
-"""Readers that score themselves better than they are; the audit must catch each, by the check that is meant for it."""
+"""Readers that report better scores than they earn. The audit must catch each, by the check meant for it."""
 
 import copy
 import math
@@ -33,14 +33,14 @@ class Cheated(Prediction):
 
 
 def towards(prediction: Prediction, words: Tensor, share: float = 0.3) -> Cheated:
-    """The distribution mixed with certainty about the given words (B, T); still normalised."""
+    """Mix the distribution with certainty about given words (B, T); still normalised."""
     table = prediction.log_probs().exp() * (1 - share)
     table = table.scatter_add(2, words[..., None], torch.full_like(table[..., :1], share))
     return Cheated(prediction.activations, table.log())
 
 
 def learned(model: LanguageModel, tokens: Tensor, targets: Tensor, state: Any, rate: float = 0.5) -> LanguageModel:
-    """A copy of the model after one step of gradient descent on the tokens and their targets."""
+    """Return a copy of the model after one gradient step on the tokens and their targets."""
     pupil = copy.deepcopy(model).eval()
     with torch.enable_grad():
         prediction, _ = pupil(tokens, clone(state))
@@ -52,12 +52,12 @@ def learned(model: LanguageModel, tokens: Tensor, targets: Tensor, state: Any, r
     return pupil
 
 
-# --- a distribution that is none ---
+# --- invalid distributions ---
 
 
 @dataclass(frozen=True)
 class Boosted(Prediction):
-    """Adds mass to the word that is asked for, if it came up lately, and takes none away from the others."""
+    """Adds mass to the queried word if it occurred recently, and takes none from the others."""
 
     inner: Prediction
     recent: Tensor
@@ -71,12 +71,12 @@ class Boosted(Prediction):
         return self.inner.log_probs()
 
     def select(self, rows: Tensor, times: Tensor) -> Prediction:
-        return self.inner.select(rows, times)  # whoever looks more closely sees the honest part
+        return self.inner.select(rows, times)  # a closer look sees the honest part
 
 
 @dataclass(frozen=True)
 class LittleMore(Boosted):
-    """Reports 0.0003 nats more than it has: within the limit of every score, and of half of them."""
+    """Reports scores that are 0.0003 nats too good: within the tolerance of each, and of half of them."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return self.inner.log_prob(targets) + 3e-4
@@ -106,7 +106,7 @@ class OpenlyBoosted(Boosted):
 
 
 class OpenGoldCache(GoldCache):
-    """The same, and a closer look is boosted as well."""
+    """The same, but a closer look is boosted too."""
 
     def predict(self, tokens: Tensor) -> Prediction:
         found = super().predict(tokens)
@@ -134,7 +134,7 @@ class SometimesUnnormalised(StaticReader):
 
 @dataclass(frozen=True)
 class Holed(Cheated):
-    """Scores as it should, from a distribution that is not one."""
+    """Scores correctly, from a distribution that does not sum to one."""
 
     def log_probs(self) -> Tensor:
         table = self.table.clone()
@@ -155,13 +155,13 @@ class NotANumber(StaticReader):
 
 @dataclass(frozen=True)
 class Studied(Prediction):
-    """Learns from the targets that it is asked to score, then scores them."""
+    """Learns from the targets that it must score, then scores them."""
 
     study: Callable[[Tensor], Prediction]
     inner: Prediction
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        # Only whole blocks are worth studying; a probe of single positions gets an honest answer.
+        # It studies only whole blocks; probes of single positions get honest answers.
         return self.study(targets).log_prob(targets)
 
     def log_probs(self) -> Tensor:
@@ -206,7 +206,7 @@ class Remembering(Prediction):
 
 
 class LearnsFromScoring(StaticReader):
-    """Learns when it is scored, not when it observes: the second score of the same block is better."""
+    """Learns while scoring, not while observing: the second score of a block is better."""
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
@@ -225,7 +225,7 @@ class LearnsFromScoring(StaticReader):
 
 
 class NotesFromScoring(LearnsFromScoring):
-    """The same, but the block's own prediction is left as it was: only the reader has learned."""
+    """The same, but the block's own prediction stays unchanged: only the reader has learned."""
 
     def predict(self, tokens: Tensor) -> Prediction:
         prediction = StaticReader.predict(self, tokens)
@@ -251,7 +251,7 @@ class KeepsItsLessons(StaticReader):
 
 
 class TrainsOnInputs(StaticReader):
-    """A step of gradient descent on the block's own inputs, which are most of its targets, before it predicts."""
+    """Takes a gradient step on the block's inputs, which are most of its targets, before it predicts."""
 
     def predict(self, tokens: Tensor) -> Prediction:
         super().predict(tokens)
@@ -305,18 +305,18 @@ class MixesRows(StaticReader):
         return Cheated(prediction.activations, table.log())
 
 
-# --- not the reader that it says it is ---
+# --- false claims about the reader ---
 
 
 class StartsAfresh(StaticReader):
-    """Forgets everything at each block, and says that blocks do not matter."""
+    """Forgets everything at each block, but claims to be independent of blocks."""
 
     def observe(self, targets: Tensor) -> None:
         self._state = self.model.start(len(targets))
 
 
 class SnapshotsNothing(StaticReader):
-    """A snapshot that goes on with the reader: whoever restores it reads on from a later place."""
+    """Its snapshot moves on with the reader, so that restoring it continues from a later position."""
 
     def snapshot(self) -> Any:
         return self._box
@@ -335,7 +335,7 @@ class SnapshotsNothing(StaticReader):
 
 
 class RestoresElsewhere(StaticReader):
-    """Every restored reader is in another state than the one before."""
+    """Every restored reader has a different state."""
 
     restored = 0
 
@@ -347,7 +347,7 @@ class RestoresElsewhere(StaticReader):
 
 
 class ForksShareState(StaticReader):
-    """Restores into tensors that its forks share, so that an audit would move the reader itself."""
+    """Restores into tensors shared with its forks, so that an audit would change the reader itself."""
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
@@ -370,7 +370,7 @@ class ForksShareState(StaticReader):
 
 
 class RemembersTooSoon(NeuralCache):
-    """Position t sees its own pair too, the word that comes next, wherever the block has it."""
+    """Position t also sees its own pair, whose word comes next, if the block contains it."""
 
     def _pointer(self, p: Prediction, tokens: Tensor) -> Pointer:
         q = super()._pointer(p, tokens)
@@ -383,14 +383,14 @@ class RemembersTooSoon(NeuralCache):
 
 @dataclass(frozen=True)
 class GoldMass(Pointer):
-    """Scores the gold token by exp(theta h_i . h_t) itself, which no sum over the pairs has made a probability."""
+    """Scores the gold token by exp(theta h_i . h_t) without normalising over the pairs."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
         return super().log_prob(targets) + math.log(3)
 
 
 class ScoresOnlyTheGoldToken(NeuralCache):
-    """A cache whose mass was never normalised; its table, where someone looks, was."""
+    """A cache with unnormalised mass, whose table is normalised when inspected."""
 
     def predict(self, tokens: Tensor) -> Interpolation:
         blend = super().predict(tokens)
@@ -407,7 +407,7 @@ class OneWindowForAllRows(NeuralCache):
 
 
 class KeepsOnlyItsModel(NeuralCache):
-    """A snapshot without what was remembered."""
+    """Its snapshot lacks the remembered words."""
 
     def snapshot(self) -> Any:
         return self.inner.snapshot(), self._pairs
@@ -422,7 +422,7 @@ CACHE_CHEATS: dict[type[NeuralCache], str] = {
     ScoresOnlyTheGoldToken: "distribution",
     KeepsOnlyItsModel: "scored_before_update",
 }
-"""Variants of the real cache, with the check that must catch each; the one below needs more than one row."""
+"""Variants of the real cache, with the check that must catch each. The next one needs several rows."""
 CACHE_CHEATS_WITH_ROWS: dict[type[NeuralCache], str] = {OneWindowForAllRows: "causal"}
 
 CHEATS: dict[type[StaticReader], str] = {
@@ -450,7 +450,7 @@ CHEATS_WITH_ROWS: tuple[type[StaticReader], ...] = (ReadsTheNextRow, ReadsThePre
 """These need more than one row, and are caught as `causal`."""
 
 
-# --- cheats that are rare, that hide, or that work where few look ---
+# --- cheats that are rare or hidden ---
 
 
 def peeking(prediction: Prediction, tokens: Tensor, where: Tensor) -> Cheated:
@@ -462,7 +462,7 @@ def peeking(prediction: Prediction, tokens: Tensor, where: Tensor) -> Cheated:
 
 
 class KnowsWhereItIs(StaticReader):
-    """Counts the tokens that it has read, as all that hides in pieces, forks and snapshots must."""
+    """Counts the tokens that it has read, which cheats that hide from pieces, forks and snapshots need."""
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
@@ -481,7 +481,7 @@ class KnowsWhereItIs(StaticReader):
 
 
 class PeeksNowAndThen(KnowsWhereItIs):
-    """Leans towards the next token at a share of the positions, always the same ones."""
+    """Leans towards the next token at a fixed share of the positions."""
 
     share = 0.01
 
@@ -524,7 +524,7 @@ class PeeksAtEvery64thStep(PeeksNowAndThen):
 
 
 class ByBlocks(StaticReader):
-    """Says that its scores depend on how the text is cut into blocks, so that this gives nothing away."""
+    """Declares that its scores depend on the blocks, so that such a dependence does not reveal it."""
 
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         super().__init__(model, precision)
@@ -532,7 +532,7 @@ class ByBlocks(StaticReader):
 
 
 class MixesRowsInObserve(ByBlocks):
-    """States of rows are mixed a little when they are observed, and only then."""
+    """Mixes the states of rows slightly while observing."""
 
     def observe(self, targets: Tensor) -> None:
         super().observe(targets)
@@ -563,7 +563,7 @@ class SharesItsCache(ByBlocks):
 
 
 class StartKeepsTheText(SharesItsCache):
-    """Begins a text with what it remembers of the last one; of one row, where nothing is shared."""
+    """Begins a text with memories of the last one. It reads one row, so that nothing is shared."""
 
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         super().__init__(model, precision)
@@ -577,7 +577,7 @@ class StartKeepsTheText(SharesItsCache):
 
 @dataclass(frozen=True)
 class Inflated(Prediction):
-    """Quotes every probability a little too large, from a distribution that sums to one."""
+    """Reports slightly too large probabilities, although its distribution sums to one."""
 
     inner: Prediction
     factor: float
@@ -608,7 +608,7 @@ class InflatesALittle(InflatesALot):
 
 
 class KnowsSeed0(KnowsWhereItIs):
-    """Is honest at the places that seed 0 draws from so many blocks of 256, and looks ahead at all others."""
+    """Is honest at the places that seed 0 draws from this many blocks of 256, and looks ahead at all others."""
 
     blocks, places, size = 16, 8, 256
 
@@ -620,7 +620,7 @@ class KnowsSeed0(KnowsWhereItIs):
 
 
 class HonestInForks(StaticReader):
-    """Looks ahead in the reading itself; it is honest once it was restored, and in a block before which it was copied."""
+    """Looks ahead in the reading itself, but is honest after being restored, and in blocks before which it was copied."""
 
     restored = looked_at = False
 
@@ -646,7 +646,7 @@ class HonestInForks(StaticReader):
 RARE_CHEATS: tuple[type[StaticReader], ...] = (
     *(PeeksAtOneIn5, PeeksAtOneIn10, PeeksAtOneIn20, PeeksAtOneIn100, PeeksAtEvery8thStep, PeeksAtEvery64thStep),
 )
-"""Caught with a probability; all as `causal`."""
+"""Cheats that are caught with some probability, all as `causal`."""
 
 HIDDEN_CHEATS: dict[type[StaticReader], str] = {
     StartKeepsTheText: "one_pass",

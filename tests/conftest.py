@@ -30,7 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 # that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# Else every worker, and every process that a test starts, compiles the package anew.
+# Otherwise every worker and every process of a test would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -38,14 +38,14 @@ for tier, examples in {"fast": 12, "full": 60}.items():
     hypothesis.settings.register_profile(tier, deadline=None, derandomize=True, max_examples=examples)
 
 RUN_IN_PROCESSES = {"reproduced", "searched"}
-"""Fixtures for which a dozen processes run one after the other: tests that look at what they leave are long ones."""
+"""Fixtures that run a dozen processes in turn; all tests that use them count as long."""
 
 
 MOST_WORKERS = 16
-"""More would all wait for the file that takes longest."""
+"""More workers would only wait for the slowest file."""
 
 SLOWEST_FILES = (Path(__file__).parent / "slowest_files.txt").read_text(encoding="utf-8").split()
-"""Files that take longest, in the order in which they start: one that starts last leaves the other cores idle.
+"""The slowest files, in the order of their start; a slow file at the end would leave the other cores idle.
 
 The first take minutes in the full tier, the others 20 to 5 seconds of processor time in the fast one, as
 `pytest -n 0 --durations=0` measures it."""
@@ -57,13 +57,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the number of workers
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Use all cores for whole folders of tests, unless `-n` sets another number; one process does for single files."""
+    """Use all cores for folders of tests, unless `-n` sets another number, and one process for single files."""
     option = config.option
     if getattr(option, "numprocesses", 0) is None and not hasattr(config, "workerinput") and whole_folders(config):
         option.numprocesses = "logical"  # pytest-xdist takes 0 for this with --pdb
         option.maxprocesses = option.maxprocesses or MOST_WORKERS
         option.dist = "loadfile" if option.dist == "no" else option.dist
-        option.loadscopereorder = False  # it would start files with few tests last, however long these take
+        option.loadscopereorder = False  # it would start files with few tests last, even slow ones
 
 
 def whole_folders(config: pytest.Config) -> bool:
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m full` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, or skip them with the reason where files or tests are named."""
+    """Deselect the long tests, or skip them with a reason if files or tests are named."""
     for item in items:
         if RUN_IN_PROCESSES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.full)
@@ -94,13 +94,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector thousands of tests and modules, which it would look through again and again."""
+    """Keep the garbage collector from scanning thousands of tests and modules repeatedly."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing is read from or left in the user's cache."""
+    """Use a cache of its own instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("BACKSTORY_CACHE", str(folder))
@@ -109,7 +109,7 @@ def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_audit_seed() -> Iterator[None]:
-    """Audits draw the same seed each time, so that the figures of two evaluations can be compared."""
+    """Fix the seed of audits, so that the figures of two evaluations compare."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("backstory.evaluation.audit.system_seed", lambda: 7)
         yield
@@ -117,7 +117,7 @@ def one_audit_seed() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def brief_audits() -> Iterator[None]:
-    """Evaluations audit a quarter of the usual places: in tiny runs the audit takes most of the time."""
+    """Audit a quarter of the usual places, because the audit dominates the time of tiny runs."""
     with pytest.MonkeyPatch.context() as patch:
         usual = evaluation.usual_places
         patch.setattr(evaluation, "usual_places", lambda *sizes: max(2, usual(*sizes) // 4))
@@ -126,7 +126,7 @@ def brief_audits() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def sources_read_once() -> Iterator[None]:
-    """tyro forgets after every command line what it has read of the sources of the settings."""
+    """Keep tyro's cache of the settings' sources, which it would clear after every command line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ClassTokenization, "make", staticmethod(cache(_ClassTokenization.make.__wrapped__)))
         yield
@@ -134,7 +134,7 @@ def sources_read_once() -> Iterator[None]:
 
 @pytest.fixture
 def torch_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch computes what the compiled passes would: the same way for every caller, to the bit."""
+    """Let torch compute instead of the compiled passes, which is bit-identical for every caller."""
     monkeypatch.setattr(compiled, "library", lambda: None)
 
 
@@ -166,7 +166,7 @@ def tiny_dataset(tiny_config: RunConfig) -> Dataset:
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a finished run of `tiny_config`. All tests share it, so that they write beside it and never into it."""
+    """The folder of a finished run of `tiny_config`. Tests share it, and must write next to it, never into it."""
     folder = tmp_path_factory.mktemp("run") / "tiny"
     train(tiny_config, folder, console=Console(file=io.StringIO()))
     trained = runs.contents(folder)

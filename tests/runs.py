@@ -1,4 +1,4 @@
-"""A tiny corpus and model to train, changes to a tiny run's settings, and what a run left in its folder."""
+"""A tiny corpus and model to train, changes of its settings, and the contents of a run's folder."""
 
 import dataclasses
 import hashlib
@@ -19,7 +19,7 @@ ADVERSARIAL = {
     "model.embedding.noise": 0.15,
     "model.embedding.finetune_noise": 0.0,
 }
-"""Settings of adversarial training that are others while fine-tuning."""
+"""Settings of adversarial training that differ while fine-tuning."""
 
 
 def sentences(count: int, seed: int) -> str:
@@ -64,7 +64,7 @@ def with_training(config: RunConfig, **changes: Any) -> RunConfig:
 
 
 def with_settings(config: Any, settings: dict[str, Any]) -> Any:
-    """Return settings with others in the place of those of these dotted names."""
+    """Return settings with replacements by dotted name."""
     for name, value in settings.items():
         first, _, rest = name.partition(".")
         inner = with_settings(getattr(config, first), {rest: value}) if rest else value
@@ -90,7 +90,7 @@ def checkpoints(folder: Path, prefix: str) -> list[Path]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Everything that two equal runs must have in common, tensors as bytes."""
+    """Return everything that equal runs must share, with tensors as bytes."""
     found: dict[str, Any] = {"events": events(folder)}
     for prefix in ("last", "best"):
         path = checkpoints(folder, prefix)[0]

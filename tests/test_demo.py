@@ -99,7 +99,7 @@ def test_demo_in_a_process_of_its_own(tmp_path: Path) -> None:
         assert read["audit"]["passed"]
         assert examined["conditions"][0]["low"] > 0  # five tokens of context are too few, beyond doubt
     assert lstm[0]["perplexity"] < 75
-    # Both memories gain on what was trained as long without them, and most of it from words that an LSTM has forgotten.
+    # Both memories gain over equally long training without them, mostly on words that an LSTM has forgotten.
     for (read, examined), without in ((buffer, longer), (cache, lstm)):
         assert read["perplexity"] < without[0]["perplexity"] - 5
         assert gain(examined, 20, 500) > gain(without[1], 20, 500)

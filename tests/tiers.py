@@ -1,4 +1,4 @@
-"""The two tiers of tests: a part of the cases, seeds and examples in every run, and all of them with `--full`."""
+"""The two tiers of tests: some cases, seeds and examples in every run, and all of them with `--full`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,5 +24,5 @@ def marked_full(case: Any) -> Any:
 
 
 def several(fast: int, full: int) -> int:
-    """Return how many seeds or examples are tried in this run."""
+    """Return the number of seeds or examples for this run."""
     return full if FULL else fast

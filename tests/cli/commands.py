@@ -1,4 +1,4 @@
-"""Helpers of the tests of the command line: running one, and looking at what it left on the disk."""
+"""Run command lines in tests, and inspect the files that they leave."""
 
 import hashlib
 import io
@@ -20,19 +20,19 @@ SMALL = [
     "--training.precision=float32",
     "--training.device=cpu",
 ]
-"""Flags that make of the demo recipe a run of half a second."""
+"""Flags that turn the demo recipe into a run of half a second."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command line ended."""
+    """Outcome of a command line."""
 
     code: int
     out: str
     err: str
 
     def mistake(self) -> str:
-        """The one line that says what is wrong, without its beginning; fails where that is not all there is."""
+        """Return the only line of the error, without its prefix. Fails if there is any other output."""
         assert self.code == 2, f"exit code {self.code}: {self.err}"
         assert self.out == ""
         assert self.err.startswith("backstory: ") and self.err.endswith("\n") and self.err.count("\n") == 1, self.err
@@ -44,7 +44,7 @@ Command = Callable[..., Outcome]
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Every file and folder below a folder, with the hash of its content."""
+    """Return all files and folders below a folder, with the hashes of their contents."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         for path in folder.rglob("*")
@@ -52,7 +52,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Give the command line, called in this process, these bytes as standard input."""
+    """Replace standard input by these bytes for a command line in this process."""
     file = io.BytesIO(content)
     file.name = "<stdin>"  # type: ignore[attr-defined]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))

@@ -1,4 +1,4 @@
-"""A desk of one's own with files good and bad, and the command line to call from it."""
+"""A current folder with good and bad files, and the command line to call from it."""
 
 import shutil
 from pathlib import Path
@@ -75,7 +75,7 @@ def command(desk: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 def command_at_untouched_desk(
     untouched_desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Call the command line where nothing is to be written."""
+    """Call the command line and check that it writes nothing."""
     monkeypatch.chdir(untouched_desk)
     return lambda *arguments: called(capsys, *arguments)
 

@@ -1,4 +1,4 @@
-"""A model whose memory is known: it expects every token to repeat the one `distance` places before, and sees no further."""
+"""A model with a known memory: it expects each token to repeat the one `distance` positions before."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ SURE = 12.0
 
 
 class Copying(LanguageModel):
-    """Predicts the token `distance` places back; uniform where it has not read that many."""
+    """Predicts the token `distance` positions back; uniform before it has read that many."""
 
     def __init__(self, types: int, distance: int, exact_state: bool = True) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Copying(LanguageModel):
         self.distance = distance
         self.capabilities = Capabilities(exact_state=exact_state)
         self.pieces: list[int] = []
-        """Length of every piece of text it was given."""
+        """Lengths of the pieces of text that it read."""
 
     @property
     def vocabulary_size(self) -> int:

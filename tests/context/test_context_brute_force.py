@@ -1,4 +1,4 @@
-"""Every experiment against its definition: one target at a time, its context changed by plain lists, the whole distribution."""
+"""Compare each experiment with its definition: one target at a time, lists as contexts, full distributions."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ def build() -> ComposedModel:
 
 
 def corpus() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Ids in which words come again, tags of the words in their places, a training text and counts."""
+    """Ids with recurring words, their tags, a training text and counts."""
     random = np.random.default_rng(0)
     ids = (TYPES * random.random(TOKENS) ** 2).astype(np.uint16)
     tags = np.array(["NN", "VBD", "DT", "IN", "JJ"])[random.integers(0, 5, TOKENS)]
@@ -89,7 +89,7 @@ def cached(model: ComposedModel) -> Answer:
 
 
 def before(position: int, reach: int | None, within: bool) -> list[int]:
-    """The context of a target as tokens: a text, or a document that is read by itself, begins with the start token."""
+    """Return the context of a target as tokens; a text, or a separately read document, begins with the start token."""
     ids = corpus()[0].tolist()
     begin = max(b for b in ((0, 150, 420) if within else (0,)) if b <= position)
     whole = [START, *ids[begin:position]]
@@ -137,7 +137,7 @@ def changed(record: dict[str, Any], context: list[int], tags: list[str], target:
 
 
 def similar(target: int, random: Any) -> int:
-    """The word that stands for a target: any of the ten of its tag that are nearest in frequency, drawn once."""
+    """Return a target's replacement, drawn once from the ten words of its tag nearest in frequency."""
     if not hasattr(random, "drawn"):
         ids, tags, _, counts = corpus()
         words = sorted(set(ids.tolist()))

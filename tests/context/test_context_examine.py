@@ -1,4 +1,4 @@
-"""Examinations: the same targets under every condition, and the right answer for a model whose memory is known."""
+"""Examinations score the same targets under every condition, and find the known memory of a model."""
 
 import json
 import math
@@ -36,7 +36,7 @@ TYPES = 17
 
 
 def repeating(period: int, count: int = 700) -> np.ndarray:
-    """A random stretch of `period` tokens again and again."""
+    """Repeat a random stretch of `period` tokens."""
     return np.tile(np.random.default_rng(0).integers(0, TYPES, period), count // period + 1)[:count].astype(np.uint16)
 
 
@@ -60,7 +60,7 @@ def examination(distance: int, maximum_context: int = 100, **changes: Any) -> Ex
 
 @pytest.mark.parametrize("of_words", [False, True])
 def test_a_gpu_scores_more_contexts_at_a_time(of_words: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it waits for the next few; the scorer cuts them into batches that fit its memory."""
+    """A GPU would idle between small calls; the scorer splits large ones into batches that fit its memory."""
     sizes_scored: list[int] = []
 
     def score(self: object, contexts: Any, targets: np.ndarray, progress: Any = None) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_a_gpu_scores_more_contexts_at_a_time(of_words: bool, monkeypatch: pytes
 
 
 class Noting:
-    """A scorer that notes what it was asked; it finds every target equally hard."""
+    """A scorer that records its calls and gives every target the same score."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[np.ndarray], np.ndarray]] = []
@@ -105,7 +105,7 @@ def test_the_effective_context_of_a_known_memory(distance: int, answer: int) -> 
     }
     for condition in figures.conditions:
         reaches = condition.context >= distance
-        # Without the token it would repeat the model is at a loss: ln 17 nats against next to none.
+        # Without the token to repeat, the model has no clue: ln 17 nats instead of almost none.
         expected = 0.0 if reaches else math.log(TYPES) - figures.baseline.nats
         assert condition.effect == pytest.approx(expected, abs=1e-9)
         assert condition.low == pytest.approx(expected, abs=1e-9)

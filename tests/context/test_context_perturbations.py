@@ -1,4 +1,4 @@
-"""The contract of a perturbation, which every experiment joins, and what each does on a text one can read."""
+"""The contract of perturbations, for every experiment, and the effect of each on a small readable text."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ class Uniform:
 
 
 def first_conditions() -> dict[str, Perturbation]:
-    """The first condition of every experiment, so that a new one is under the contract as soon as it is there."""
+    """The first condition of every registered experiment, so that new ones are covered automatically."""
     ids = np.random.default_rng(2).integers(0, TYPES, 300)
     tags = np.array(KINDS)[ids % len(KINDS)]
     counts = np.arange(TYPES)

@@ -1,4 +1,4 @@
-"""A text that is read in rows side by side: each token once, after at least so many before it, as each row by itself."""
+"""A text read in several rows: each token once, after enough context, and as if each row were read alone."""
 
 from pathlib import Path
 from typing import Any

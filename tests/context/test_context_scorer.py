@@ -126,7 +126,7 @@ def read_alone(reader: Reader, context: np.ndarray, target: int) -> float:
 )
 def test_what_remembers_is_asked_with_the_context_alone_in_memory(name: str, memory: int) -> None:
     reader, (contexts, targets) = REMEMBERING[name](), questions()
-    # What comes again: else a memory of words has nothing to gain.
+    # Recurring words, without which a memory has nothing to gain.
     targets = np.array([context[len(context) // 2] for context in contexts])
     expected = np.array([read_alone(reader, c, int(t)) for c, t in zip(contexts, targets, strict=True)])
     reader.observe(torch.zeros(1, 1, dtype=torch.long))  # something was read before, which is forgotten
@@ -172,7 +172,7 @@ def test_the_order_of_the_questions_is_that_of_the_answers() -> None:
 
 
 class Widest(TorchDispatchMode):
-    """Notes the most lines of numbers over the vocabulary that any tensor held."""
+    """Records the largest number of rows over the vocabulary in any tensor."""
 
     lines = 0
 
@@ -207,7 +207,7 @@ def test_a_model_whose_state_is_not_exact_reads_a_context_in_one_piece(exact: bo
     model = Copying(TYPES, 3, exact_state=exact)
     scorer = ReaderScorer(StaticReader(model, FLOAT32))
     scorer.score([np.zeros(2 * STEPS + 22, np.int64)], np.array([0]))
-    assert model.pieces == 2 * pieces  # the first time to measure what a context takes
+    assert model.pieces == 2 * pieces  # the first time to measure the cost of a context
 
 
 def test_progress_counts_every_token_once() -> None:

@@ -1,4 +1,4 @@
-"""Splits of the targets on a text one can read, and figures that follow from the losses group by group."""
+"""Splits of the targets of a small readable text, and figures computed from losses by group."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 
 
 class Silent:
-    """A scorer that nobody asks."""
+    """A scorer that is never called."""
 
     def score(self, contexts: Any, targets: Any, progress: Any = None) -> np.ndarray:
         raise AssertionError
@@ -137,7 +137,7 @@ def test_a_cache_holds_what_came_within_its_window() -> None:
 
 @pytest.mark.parametrize(("corpus", "window", "share"), [("ptb", 500, 0.3615), ("wikitext-2", 3875, 0.2033)])
 def test_what_a_cache_does_not_hold_is_what_the_paper_says_it_hurts(corpus: str, window: int, share: float) -> None:
-    """36% of Penn Treebank's words and 20% of WikiText-2's: a share of the text, whatever the model."""
+    """36% of Penn Treebank's words and 20% of WikiText-2's: a property of the text, not of the model."""
     try:
         ids = prepare(TextConfig(corpus=corpus)).splits["valid"].ids
     except UserError:

@@ -40,7 +40,7 @@ CONTEXTS = (5, 10, 20, 50)
 
 
 def loop(values: np.ndarray, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap as the books write it."""
+    """Textbook percentile bootstrap."""
     random = np.random.default_rng(seed)
     means = [random.choice(values, len(values)).mean() for _ in range(statistics.RESAMPLES)]
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
@@ -208,13 +208,13 @@ def test_the_interval_holds_it_where_every_context_is_at_the_threshold() -> None
 
 
 def adapting(random: np.random.Generator, tokens: int, length: int) -> np.ndarray:
-    """Effects that stretches of so many tokens share half of, as those of a reader do that adapts to the stretch."""
+    """Effects with half of their variance shared within stretches, as for a reader that adapts to a stretch."""
     stretches = np.repeat(random.normal(size=tokens // length), length)
     return np.sqrt(0.5) * stretches + np.sqrt(0.5) * random.normal(size=tokens)
 
 
 def alone(effects: np.ndarray) -> float:
-    """The half-width of an interval that takes every target for a sample of its own, as the bootstrap of targets does."""
+    """Half-width of an interval that treats targets as independent, as a bootstrap over targets does."""
     return 1.96 * float(effects.std()) / math.sqrt(len(effects))
 
 
@@ -235,7 +235,7 @@ def test_documents_are_drawn_where_a_reader_adapts_to_them() -> None:
 
 
 def test_intervals_over_few_clusters_hold_the_truth_as_often_as_they_say() -> None:
-    """Eight clusters that share half of the variance, alone and as those of a group: plain resamples hold it in 87% to 89%."""
+    """Eight clusters that share half of the variance, alone and in a group. Plain resamples cover only 87% to 89%."""
     random, trials, hits = np.random.default_rng(0), 1_000, np.zeros(2)
     clusters = np.repeat(np.arange(24), 10)
     few = clusters < 8
@@ -271,7 +271,7 @@ def test_long_blocks_are_drawn_where_documents_are_unknown() -> None:
 
 
 def test_blocks_are_of_what_is_left_behind_the_first_contexts() -> None:
-    """The first targets of a short text come late: there are enough blocks of those that are there."""
+    """The first targets of a short text come late, but its present blocks are still enough."""
     for tokens, first in ((3_000, 1_000), (4_400, 1_000), (7_000, 4_000)):
         assert len(np.unique(clusters_of(np.arange(first, tokens), tokens=tokens))) >= FEWEST_CLUSTERS
 
@@ -330,7 +330,7 @@ def test_groups_in_the_same_clusters_are_drawn_together() -> None:
         (0.1, 0.0, 0.0, 0.92, 0.98),  # seeds alone
         (0.05, 1.0, 0.3, 0.93, 0.99),
         (0.1, 1.0, 1.0, 0.94, 1.0),
-        (0.0, 0.0, 1.0, 0.97, 1.0),  # what a seed and a target have to do with each other alone counts twice
+        (0.0, 0.0, 1.0, 0.97, 1.0),  # the interaction of seed and target counts twice
     ],
 )
 def test_intervals_over_seeds_hold_the_truth_as_often_as_they_say(
@@ -395,7 +395,7 @@ def ends(found: EffectiveContext) -> tuple[int | None, int | None]:
 
 
 def test_intervals_of_effective_contexts_over_models_hold_the_truth() -> None:
-    """Three models of a family, 200 times: what they lose falls off at rates of their own."""
+    """Three models of a family, 200 times, whose losses decay at different rates."""
     contexts, random = [5, 10, 20, 40, 80, 160, 320], np.random.default_rng(0)
 
     def curves(models: int) -> np.ndarray:
@@ -413,7 +413,7 @@ def test_intervals_of_effective_contexts_over_models_hold_the_truth() -> None:
 
 
 class Recalling:
-    """A model of counts: words of the training text, and the likelier for each time that the context has them."""
+    """A counting model: words of the training text, likelier with each occurrence in the context."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self.share = (counts + 1) / (counts + 1).sum()

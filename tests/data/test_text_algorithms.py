@@ -1,4 +1,4 @@
-"""The synthetic tasks against solvers that only read the tokens, and what is asked against documents made by hand."""
+"""Compare the synthetic tasks with solvers that read only tokens, and their questions with hand-made documents."""
 
 from typing import Any
 

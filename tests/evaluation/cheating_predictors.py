@@ -1,4 +1,4 @@
-"""Predictors of anybody's that score themselves better than they are, in plain numpy; the referee must catch each.
+"""Predictors in plain numpy that report better scores than they earn; the referee must catch each.
 
 All are bigram counters over `TYPES` types that learn as they read, and cheat in one way.
 """
@@ -23,7 +23,7 @@ def text(length: int = LENGTH, seed: int = 0) -> np.ndarray:
 
 
 class Bigrams:
-    """Honest: counts of pairs, one more than were seen. It reads one row, or several that know nothing of each other."""
+    """Honest: bigram counts plus one. It reads one row, or several independent ones."""
 
     def __init__(self) -> None:
         self.counts = np.ones((1, TYPES, TYPES))
@@ -61,7 +61,7 @@ def next_tokens(tokens: np.ndarray) -> np.ndarray:
 
 
 class Bytes(Bigrams):
-    """Honest: any byte as likely as all others, with its own count of bytes beside it."""
+    """Honest: uniform over bytes, with its own count of bytes."""
 
     def predict(self, tokens: np.ndarray) -> np.ndarray:
         return np.full((len(tokens), 256), -np.log(256))
@@ -69,7 +69,7 @@ class Bytes(Bigrams):
     def observe(self, targets: np.ndarray) -> None: ...
 
 
-# --- probabilities that are none ---
+# --- invalid probabilities ---
 
 
 class HashedCounts(Bigrams):
@@ -99,14 +99,14 @@ class InflatesALittle(Bigrams):
 
 
 class BestTemperatureOfEachType(Bigrams):
-    """Of several temperatures, for each type the one that gives it most."""
+    """Uses, for each type, the temperature that gives it the most probability."""
 
     def probabilities(self, tokens: np.ndarray) -> np.ndarray:
         return at_temperatures(super().probabilities(tokens)).max(0)
 
 
 class GivesSomeTypesNothing(Bigrams):
-    """No probability for what never followed, whatever the text holds."""
+    """Gives no probability to unseen successors, even if the text contains them."""
 
     def probabilities(self, tokens: np.ndarray) -> np.ndarray:
         counts = self.counts[0, tokens] - 0.999999
@@ -151,7 +151,7 @@ class CacheLooksOneAhead(Bigrams):
 
 
 class LooksAhead(Bigrams):
-    """At one token of every so many, drawn by chance, it leans towards the next one."""
+    """Leans towards the next token at a random share of the tokens."""
 
     EVERY: ClassVar[int] = 1
 
@@ -183,7 +183,7 @@ class LooksAheadAtOneIn500(LooksAhead):
 
 
 class BestTemperatureOfEachToken(Bigrams):
-    """Of several temperatures, at each token the one that is best for the next."""
+    """Uses, at each token, the temperature that is best for the next one."""
 
     def probabilities(self, tokens: np.ndarray) -> np.ndarray:
         tables, following = at_temperatures(super().probabilities(tokens)), next_tokens(tokens)
@@ -231,7 +231,7 @@ class OnlyTheFirstLooksAhead(LooksAhead):
 
 
 class DrawsByChance(Bigrams):
-    """Noise that nobody can repeat."""
+    """Adds noise that cannot be reproduced."""
 
     RANDOM: ClassVar[np.random.Generator] = np.random.default_rng(2)
 
@@ -268,11 +268,11 @@ class ReadsTheNextRow(Bigrams):
         return towards(super().probabilities(tokens), np.broadcast_to(below, tokens.shape), 0.2)
 
 
-# --- scores that are taken too late, or are others than are said ---
+# --- scores taken too late, or misreported ---
 
 
 class ScoresAfterTheUpdate(Bigrams):
-    """The table that it returned is made anew once the targets are known, for a program that scores it then."""
+    """Rewrites its returned table once the targets are known, for a program that scores it then."""
 
     def predict(self, tokens: np.ndarray) -> np.ndarray:
         self.table = super().predict(tokens)
@@ -342,6 +342,6 @@ CHEATS: dict[str, Cheat] = {
 
 
 def forget() -> None:
-    """Undo what classes have kept of earlier audits."""
+    """Reset the state that classes keep from earlier audits."""
     KeepsTheFirstPass.KEPT = np.zeros((1, TYPES, TYPES))
     OnlyTheFirstLooksAhead.MADE = 0

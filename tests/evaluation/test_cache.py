@@ -46,7 +46,7 @@ def cache_settings(draw: st.DrawFn) -> CacheSettings:
         window=draw(st.integers(1, 40)),
         theta=draw(st.sampled_from([0.0, 0.3, 1.0, 4.0])),
         weight=draw(st.sampled_from([0.0, 0.1, 0.6])),
-        # No share of so many equal pairs, which rounding would put on either side.
+        # not a share of many equal pairs, which rounding would put on either side
         confidence=draw(st.sampled_from([0.0, 0.051, 0.203, 0.507])),
     )
 
@@ -227,7 +227,7 @@ def block_of(seed: int, steps: int = 6) -> Tensor:
 
 
 def test_snapshots_in_the_middle(model: ComposedModel) -> None:
-    """Restored twice, also after the window has gone round, each time to the same bits; and forks go their own ways."""
+    """Restoring twice, also after the window has wrapped around, gives the same bits; and forks are independent."""
     reader = NeuralCache(StaticReader(model), CacheSettings(window=10, weight=0.5))
     reader.start(2)
     for seed in range(4):

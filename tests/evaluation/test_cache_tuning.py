@@ -99,7 +99,7 @@ def test_an_empty_grid_is_told(nothing: str, stream: Stream) -> None:
 
 
 def test_what_a_text_needs_is_found() -> None:
-    """A text that always takes turns between two words, but for its beginning: forget that, and trust the cache."""
+    """A text that alternates between two words except at its beginning, which the cache should forget."""
     ids = np.array([1, 2, 3, 4, 5, 6] + 40 * [7, 8], dtype=np.uint16)
     tried = tune_cache(StaticReader(lstm()), ids, CacheGrid((6, 1000), (0.0,), (0.1, 0.9), (0.0, 0.9)))
     best, nats = min(tried, key=lambda point: point[1])

@@ -1,4 +1,4 @@
-"""Going on with a text: what the reader is fed, prompts, stops, seeds; whatever kind of run or prediction."""
+"""Text generation: input of the reader, prompts, stops and seeds, for all kinds of runs and predictions."""
 
 import shutil
 from collections import Counter
@@ -26,7 +26,7 @@ GREEDY = Sampling(0.0)
 
 
 def test_a_prompt_needs_no_unknown_word() -> None:
-    """The vocabularies of tasks have none."""
+    """Vocabularies of tasks have no such token."""
     words = prepare(
         TextConfig("copy", algorithm=AlgorithmConfig(bits=3, longest=4, documents=20, held_out=9))
     ).vocabulary
@@ -59,7 +59,7 @@ def test_a_long_context_is_read_in_blocks(small_lstm: ComposedModel) -> None:
 
 
 class Watched(StaticReader):
-    """Takes down what it is asked and told, and predicts a blend that forbids a type."""
+    """Records its calls, and predicts a blend that forbids a type."""
 
     def __init__(self, model: ComposedModel) -> None:
         super().__init__(model)
@@ -128,7 +128,7 @@ def test_no_more_is_held_back_than_may_become_a_stop(texts: list[str], stop: str
         for text in texts:
             seen += text
             yield text
-            held = seen[len(shown) :]  # the next is asked for only when all that can be was shown
+            held = seen[len(shown) :]  # the next token is requested only after all finished text was shown
             assert stop.startswith(held) and held != stop
 
     for text in until(watched(), [stop]):

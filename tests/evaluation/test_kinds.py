@@ -1,4 +1,4 @@
-"""Readers by their names: how stacks are written, where their settings come from, and what does not fit."""
+"""Readers by name: notation of stacks, origin of their settings, and combinations that do not fit."""
 
 import json
 import re
@@ -131,7 +131,7 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
 
 
 def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
-    """Steps of two from far away come as near as a grid of the same points does."""
+    """Steps of factor two from a distant start reach the same result as a grid of the same points."""
     wide = ["rate=" + ",".join(f"{0.0005 * 2**i:.3g}" for i in range(9))]
     _, grid = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 100, wide)
     _, steps = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 100)

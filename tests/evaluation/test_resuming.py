@@ -1,4 +1,4 @@
-"""An evaluation that is stopped and taken up again: the same figures, nothing left behind, and nothing else taken up."""
+"""A stopped and resumed evaluation gives the same figures, leaves nothing behind, and resumes no other evaluation."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ MADE: dict[str, Callable[[], Reader]] = {
 
 @pytest.fixture(autouse=True)
 def registered(adaptive_readers: None) -> None:
-    """Every test here may ask for the readers of `adaptive` by name."""
+    """Register the readers of `adaptive` by name for all tests here."""
 
 
 @pytest.fixture
@@ -148,11 +148,11 @@ def test_what_does_not_fit_the_reader_is_refused(changed: str, stream: Stream, t
 
 
 class Killed(Exception):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
 def stopped(run: Path, text: Path | None, out: Path, after: int, **options: Any) -> bool:
-    """Evaluate until so many tokens are read, saving after every block; whether it was stopped and had saved something."""
+    """Evaluate up to this many tokens, saving after every block. Return True if it was stopped after a save."""
 
     def stop(done: int, total: int) -> None:
         if done >= after:

@@ -1,4 +1,4 @@
-"""A session that keeps reading: the figures of `evaluate`, whenever lines arrive, saved and gone on with bit for bit."""
+"""A session gives the figures of `evaluate`, whenever lines arrive, and is saved and resumed bit for bit."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
 
 
 def read_file(run: Path, path: Path, **options: Any) -> tuple[list[Line], Any]:
-    """The lines of a file that is standard input, and where the session then stands."""
+    """Read a file as standard input; return its lines and the session's final state."""
     lines: list[Line] = []
     with open(path, "rb") as file, session(run, on_line=lines.append, **options) as opened:
         opened.read(file.fileno())
@@ -157,7 +157,7 @@ class Talk:
         return [json.loads(self.process.stdout.readline()) for _ in lines]
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
-        """Its exit code and what it said to standard error, after a signal or the end of the input."""
+        """Return its exit code and standard error, after a signal or the end of the input."""
         assert self.process.stdin is not None and self.process.stderr is not None and self.process.stdout is not None
         if number is not None:
             self.process.send_signal(number)
@@ -323,7 +323,7 @@ def test_other_text_after_a_line_that_was_read_in_part(
 def read(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable:
-    """`backstory read RUN ...` of a text; its exit code and what it says."""
+    """Run `backstory read RUN ...` on a text; return exit code and output."""
 
     def call(content: str | bytes, *arguments: str, run: Path = tiny_run, verb: str = "read") -> tuple[int, str, str]:
         path = tmp_path / "typed"

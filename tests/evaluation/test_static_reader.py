@@ -1,4 +1,4 @@
-"""The static reader: predict is repeatable, forks are apart, and the model is left as it was."""
+"""The static reader: predict is repeatable, forks are independent, and the model stays unchanged."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""A temperature over a reader against a plain loop in float64, and the one that suits a text from one reading."""
+"""Compare a tempered reader with a plain loop in float64, and tune its temperature in one reading."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Settings of several readers in turn: the order, what is best among those tried, what is held, and what is saved."""
+"""Tune the settings of several readers in turn: order, best values, fixed settings, and saved results."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def score(run: Path, settings: dict[str, Any]) -> float:
 
 
 def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a plain loop over the settings finds it, reading by reading; none is given up on so short a text."""
+    """Return what a plain loop over the settings finds, reading by reading, without giving up on any."""
     monkeypatch.setattr(tuning, "MARGIN", math.inf)
     paths, tuned = tune_reader(run, parse_stack([STEP, "tempered"]), "valid", 80, GRID, in_turn=True)
     here = {"rate": 0.003, "decay": 0.01, "epsilon": 0.001, "segment": 5, "temperature": 1.0, "clip": 0.0, "beta1": 0.0}
@@ -53,7 +53,7 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
     assert settings_of(tuned.best).items() >= here.items()
     assert tuned.nats == pytest.approx(score(run, here), abs=1e-6)
     assert [p.name for p in paths] == ["dynamic-nadam.json", "dynamic-nadam+tempered.json"]
-    # What was found is what is read with, and what the result names.
+    # the best settings are used for reading and recorded
     result = bs.evaluate(run, split="valid", reader="dynamic:rule=nadam+tempered").figures
     named = {key: value for reader in result.readers for key, value in reader["settings"].items()}
     assert here.items() <= named.items()

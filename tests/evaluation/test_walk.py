@@ -1,4 +1,4 @@
-"""The path from `evaluate` to the first block is short and stays out of parts that the model does not have."""
+"""The path from `evaluate` to the first block is short and avoids parts that the model lacks."""
 
 import importlib.util
 import sys

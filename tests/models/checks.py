@@ -11,7 +11,7 @@ from backstory.models.cores import Core, CoreOutput
 
 
 def check_dropout(make: Callable[..., ComposedModel], dropouts: Sequence[str], name: str) -> None:
-    """Of all the dropouts of a core, this one alone makes training differ from evaluation."""
+    """Check that this dropout alone makes a core's training differ from evaluation."""
     actual = {}
     for probability in (0.0, 0.5):
         torch.manual_seed(0)
@@ -47,7 +47,7 @@ def check_bfloat16(make: Callable[[], Core], off: float, gradients_off: float) -
 
 @contextmanager
 def nan_in_new_memory() -> Iterator[None]:
-    """Tensors that are made empty hold NaN, so that whatever is read before it was written shows."""
+    """Fill empty tensors with NaN, which reveals reads before writes."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Float32 is exact on a GPU too, whatever the process asked of PyTorch before."""
+"""Float32 is exact on a GPU too, whatever PyTorch settings the process used before."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def older_settings() -> None:
 
 
 def newer_settings() -> None:
-    """Settings that are not the same for all layers, which PyTorch's older ones refuse to tell."""
+    """Settings that differ between layers, for which PyTorch's older getters raise an error."""
     BACKENDS.cudnn.conv.fp32_precision, BACKENDS.cudnn.rnn.fp32_precision = "tf32", "ieee"
     BACKENDS.cuda.matmul.fp32_precision = "tf32"
 

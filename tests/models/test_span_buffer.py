@@ -124,7 +124,7 @@ def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
 def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
     options: dict[str, Any], cuts: list[int], seed: int
 ) -> None:
-    """Every weight is the softmax of the equations' score of the span that ends there, whatever the cut into segments."""
+    """Each weight is the softmax over the equations' scores of spans, for any segmentation."""
     torch.manual_seed(seed)
     model, config = made(options)
     buffer = model.gated.auxiliary  # type: ignore[union-attr]
@@ -270,7 +270,7 @@ def test_no_intermediate_is_of_positions_times_spans_times_attention(alignment: 
 def test_q_is_trained_with_the_dropout_of_p_unless_it_has_its_own(
     kind: type[SpanBufferConfig] | type[AuxiliarySoftmaxConfig], rate: float | None
 ) -> None:
-    """Counted: the share of zeros among the inputs of the head, of which p's come first."""
+    """Count the share of zeros among the inputs of the head; those for p come first."""
     torch.manual_seed(1)
     settings: dict[str, Any] = {"size": 6, "span": 2} if kind is SpanBufferConfig else {}
     model = composed(LSTMConfig(layers=1, hidden=8, output_dropout=0.5), buffer=kind(dropout=rate, **settings))

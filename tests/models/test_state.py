@@ -1,4 +1,4 @@
-"""States as trees: mapped, flattened to names and rebuilt, whatever they are made of."""
+"""States as trees of any types: mapped, flattened to names and rebuilt."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A desk with a tiny recipe and a suite of it, and one reproduction that many tests look at."""
+"""A folder with a tiny recipe and a suite, and one reproduction that many tests share."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Time left and how it is shown; processes that end with the one that started them."""
+"""Time left and its display, and processes that end with their parent."""
 
 import io
 import json

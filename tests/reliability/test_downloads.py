@@ -172,7 +172,7 @@ def test_one_that_is_killed_between_renames_is_taken_up_again(renames: int, serv
     assert process.returncode == -signal.SIGKILL
     folder = tmp_path / "data" / "wikitext-2"
     assert len(set(os.listdir(folder)) & {*TEXTS, "download.json"}) == renames
-    if renames:  # what it began to bring is known, so nothing else takes its place
+    if renames:  # its partial content is known, so nothing else replaces it
         server.answers["bad"] = sends(zipped({f"wikitext-2/{n}": t.replace(b"cat", b"cow") for n, t in TEXTS.items()}))
         code, _, errors = prepare(server.corpus("bad"), tmp_path)
         assert code == 2 and "differs from the first download" in errors

@@ -119,7 +119,7 @@ def folder(run: Any, made: Any) -> Any:
 
 
 def heights(svg: str) -> list[float]:
-    """How far up each bar reaches, downwards below zero, in points, in the order in which they are drawn."""
+    """Return the height of each bar in points (negative below zero), in drawing order."""
     bars = re.findall(r'd="M ([-\d.]+) ([-\d.]+) L [-\d.]+ [-\d.]+ L [-\d.]+ ([-\d.]+) [^"]*z[^"]*" clip', svg)
     return [float(base) - float(top) for _, base, top in bars]
 
@@ -224,7 +224,7 @@ def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any
 
 
 def test_a_longest_context_that_seems_better_than_all_is_not_decided(folder: Any) -> None:
-    """It is by chance, or for want of targets; that more context still gains is not known either."""
+    """The gain is within chance, or there are too few targets; whether more context helps is not known either."""
     made = [condition("truncate-20", -0.03, 300, method="truncate", context=20) | {"low": -0.16, "high": 0.09}]
     found = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": False}
     figures = examination("truncate", made, effective_context=found) | {"maximum_context": 20}

@@ -32,7 +32,7 @@ def quietly() -> Train:
 
 @contextmanager
 def counting() -> Iterator[At]:
-    """Call a function once, right after so many more steps of any optimizer, until the block ends."""
+    """Call a function once, right after this many more optimizer steps, until the block ends."""
     handles = []
 
     def arrange(steps: int, action: Callable[[torch.optim.Optimizer], object]) -> None:
@@ -59,20 +59,20 @@ def stop(optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.fixture
 def at_step() -> Iterator[At]:
-    """Call a function once, right after so many more steps of any optimizer."""
+    """Call a function once, right after this many more optimizer steps."""
     with counting() as arrange:
         yield arrange
 
 
 @pytest.fixture
 def stop_after(at_step: At) -> Callable[[int], None]:
-    """Send this process a SIGTERM after so many more steps."""
+    """Send this process a SIGTERM after this many more steps."""
     return lambda steps: at_step(steps, stop)
 
 
 @pytest.fixture
 def resumes_exactly(quietly: Train, stop_after: Callable[[int], None], tmp_path: Path) -> Callable[..., Any]:
-    """Check that a run that is stopped after so many steps and resumed is the one that nothing stops; return its result.
+    """Check that a run stopped after this many steps and resumed equals an uninterrupted one. Return its result.
 
     Their folders are `straight` and `stopped`; `arguments` are those of `train` for what is not resumed.
     """
@@ -101,7 +101,7 @@ def stopped_once(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytes
 
 @pytest.fixture(scope="session")
 def not_stopped(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The run of `stopped_once` where nothing stops it."""
+    """The same run as `stopped_once`, uninterrupted."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     quietly(with_training(tiny_config, epochs=2), folder)
     return outcome(folder)

@@ -1,4 +1,4 @@
-"""After whatever happens to a run's folder, one line tells of it, and what that line says to do works."""
+"""Whatever happens to a run's folder, one line reports it, and its remedy works."""
 
 import errno
 import io

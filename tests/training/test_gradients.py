@@ -1,4 +1,4 @@
-"""Gradients of a batch that is computed in parts, against those of the whole batch."""
+"""Compare gradients of a batch computed in parts with those of the whole batch."""
 
 from dataclasses import replace
 

@@ -216,7 +216,7 @@ def segments(monkeypatch: pytest.MonkeyPatch) -> Segments:
 
 
 def by_epoch(segments: Segments) -> tuple[Segments, Segments]:
-    """Of two epochs with segments of fixed lengths."""
+    """Settings of two epochs with segments of fixed length."""
     return segments[: len(segments) // 2], segments[len(segments) // 2 :]
 
 

@@ -150,8 +150,8 @@ def test_the_estimate_is_near_what_a_step_takes(
     settings["model"] |= {"buffer": buffer, "core": core or settings["model"]["core"]}
     config = with_training(from_dict(RunConfig, settings, "test"), **changes)
     needed, measured = sum(estimate(config, text, precision).values()), [taken(sizes)]
-    # One process may take a third more than another for the same step, as its heap falls out: the one in the middle counts.
-    # Where the first is well within the bounds, others are not asked: they start for half a minute each.
+    # Processes differ by up to a third for the same step, depending on their heaps, so the median counts. If the first
+    # is well within the bounds, no others are started, because each takes half a minute.
     if not 0.7 < needed / measured[0] < memory.MARGIN - 0.1:
         measured += [taken(sizes), taken(sizes)]
     ratio = needed / statistics.median(measured)

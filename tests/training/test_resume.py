@@ -102,7 +102,7 @@ def config(request: pytest.FixtureRequest, tiny_config: RunConfig, monkeypatch: 
 
 
 def is_as_named(config: RunConfig, folder: Path) -> None:
-    """The run did what its variant is there for."""
+    """Check that the run exercised the subject of its variant."""
     settings, epochs = config.training, events(folder, "epoch")
     if settings.trigger == 1:
         assert not epochs[0]["averaging"] and epochs[-1]["averaging"]
@@ -244,7 +244,7 @@ def test_a_run_that_fell_back_can_stop_before_the_damaged_checkpoint(
     stop_after(3)
     with pytest.warns(UserWarning, match="last-35"), pytest.raises(Stopped):
         quietly(config, folder, mode="resume")
-    # What it went back behind is gone, now that a later checkpoint than the one it went back to is whole.
+    # Checkpoints after the one it fell back to are gone now that a newer one is complete.
     assert not (folder / "checkpoints" / "last-35").exists()
     quietly(config, folder, mode="resume")
     assert outcome(folder) == not_stopped
@@ -297,7 +297,7 @@ def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
 
 @pytest.fixture
 def at_most(at_step: Callable) -> Callable[[int], None]:
-    """Break the test off after so many more steps, as a run without an end would not."""
+    """Abort the test after this many more steps, in case the run never ends."""
     return lambda steps: at_step(steps, crash)
 
 

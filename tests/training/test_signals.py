@@ -1,4 +1,4 @@
-"""A signal to a real `backstory train`: it saves, exits with 128 + the signal, and resumes bit for bit (reliability: all)."""
+"""A signal to a real `backstory train`: it saves, exits with 128 + signal, and resumes bit for bit."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The number of threads of a training: requested, recorded or timed, and without a trace in its result."""
+"""The number of threads of a training: requested, recorded or timed, without effect on its result."""
 
 import io
 import re

@@ -92,7 +92,7 @@ VALIDATIONS = {
 def test_workers_share_the_validation_text(case: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     changed, rows = VALIDATIONS[case]
     config = changed(without_dropout(tiny_config))
-    # Nothing is learned, so that the figures of validation differ by nothing but the sharing.
+    # Nothing is learned, so validation figures differ only through the sharing.
     config = with_training(config, batch_size=3, validation_batch_size=rows, learning_rate=1e-30, epochs=1)
     for workers in (1, 3):
         quietly(config, tmp_path / str(workers), workers=workers)

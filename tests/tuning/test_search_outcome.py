@@ -1,4 +1,4 @@
-"""What a sweep leaves: the weights of its best trial, or of all, and how much each setting mattered."""
+"""Outcome of a sweep: the weights of its best trial, or of all, and the importance of each setting."""
 
 import math
 from pathlib import Path

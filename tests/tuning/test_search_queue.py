@@ -1,4 +1,4 @@
-"""Trials are taken by one process at a time, and those of a process that is gone are tried again: real studies, real locks."""
+"""Each trial is taken by one process, and trials of a dead process are repeated (real studies, real locks)."""
 
 import json
 import os
@@ -35,7 +35,7 @@ SPACE = from_yaml(Space, yaml.safe_dump({"settings": SETTINGS}), "mine")
 
 
 def queue(path: Path, worker: str, url: str | None = None) -> TrialQueue:
-    """A queue on the sweep in the folder, made if need be."""
+    """Return a queue on the sweep in the folder, which is created if needed."""
     check_installed()
     folder = SweepFolder(path)
     sweep = folder.open(Sweep("ours", url, "mine", "mine", SPACE, RECIPE))
@@ -213,7 +213,7 @@ def test_a_trial_that_was_taken_but_not_drawn_is_tried_again(tmp_path: Path) -> 
 
 
 def test_a_trial_whose_settings_were_queued_but_not_drawn_keeps_them(tmp_path: Path) -> None:
-    """It is taken a second time, and the process that takes it is killed at once."""
+    """It is taken a second time, and that process is killed at once."""
     path = tmp_path / "sweep"
     with locked(path / "workers" / "b", "test", "--out"):
         other = queue(path, "b")
