@@ -33,7 +33,7 @@ from backstory.config.terminal import one_line, printable_json
 T = TypeVar("T")
 
 RULES = ConstructorRegistry()
-"""How values are read, where tyro has another way."""
+"""Parsers of values that replace tyro's."""
 
 
 @RULES.primitive_rule
@@ -74,7 +74,7 @@ def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None 
             parsed = tyro.cli(marked, args=typed, registry=RULES, **options)
     except SystemExit:
         raise UserError(explain(kind, arguments, verb, default)) from None
-    # The last of several settings of a run wins, as in a recipe; of a text or an experiment, none is to be dropped in silence.
+    # Of repeated settings of a run the last wins, as in a recipe; a text or an experiment must not be dropped silently.
     if not takes_all_settings(kind) and (problem := repetition(kind, typed, default)):
         raise UserError(problem)
     _validate(parsed)
@@ -123,7 +123,7 @@ class JsonOutput:
     """Print the result as JSON, alone on standard output."""
 
     def show(self, value: Any, text: str | Callable[[], str]) -> None:
-        """Print a value as JSON if that is wanted, else its text, which may be made only then."""
+        """Print a value as JSON if requested, else its text, which may be a function that makes it."""
         if self.json:
             print_json(value)
         else:
@@ -131,7 +131,7 @@ class JsonOutput:
 
 
 def print_json(value: Any) -> None:
-    """Print a value, a result or what holds results as the JSON of `--json`."""
+    """Print a value, a result or a container of results as the JSON of `--json`."""
     print(printable_json(json.dumps(value, indent=1, allow_nan=False, default=methodcaller("to_dict"))))
 
 
@@ -159,7 +159,7 @@ def announce(
 
 
 def _check_names(readers: Sequence[str], splits: Sequence[str | None], experiment: str | None) -> None:
-    """Raise UserError for an unknown name, without the registries, which load torch; they know the names of plugins too."""
+    """Raise UserError for an unknown name, without loading the registries (and torch), which also know plugins' names."""
     for split in filter(None, splits):
         check_name(split, SPLITS, "split")
     if LOADED or not (readers or experiment):
@@ -203,7 +203,7 @@ def standard_input() -> TextIO:
 
 
 def typed_text() -> BinaryIO:
-    """Return standard input as bytes; at a terminal say how to end it. Raises UserError."""
+    """Return standard input as bytes; at a terminal, print how to end it. Raises UserError."""
     stdin = standard_input()
     if stdin.isatty():
         print("backstory: type a text, and Ctrl-D to end", file=sys.stderr)

@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "ls": (ls.ListArguments, None),
     "completion": (CompletionArguments, None),
 }
-"""Every command with the dataclass of its arguments, and their defaults where these choose the parts of a model."""
+"""Every command with the dataclass of its arguments, and with defaults if these choose the parts of a model."""
 
 
 REGISTRIES = {
@@ -99,12 +99,12 @@ REGISTRIES = {
     "experiments": ("context/*.py", r'"([\w-]+)": Experiment\('),
     "readers": ("readers/*.py", r'ReaderKind\(\s*"([\w-]+)"'),
 }
-"""Registries of names by their source files, and the pattern of an entry: to load them takes seconds."""
+"""Source files of registries, with the pattern of an entry, because loading them takes seconds."""
 
 
 @cache
 def registered(kind: str) -> tuple[str, ...]:
-    """Return the names of a registry, from its source, as a shell waits for them when it starts."""
+    """Return the names of a registry from its source, because a starting shell waits for them."""
     files, entry = REGISTRIES[kind]
     sources = (file.read_text(encoding="utf-8") for file in Path(backstory.__file__).parent.glob(files))
     return tuple(sorted(name for source in sources for name in re.findall(entry, source)))

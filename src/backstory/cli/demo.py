@@ -98,7 +98,7 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
 
 @contextmanager
 def _explained_interruption(args: DemoArguments) -> Iterator[None]:
-    """Let the message of a signal name the command that goes on with the demo. Raises Stopped."""
+    """Make the message of a signal name the command that continues the demo. Raises Stopped."""
     try:
         yield
     except (KeyboardInterrupt, Stopped) as stop:
@@ -113,7 +113,7 @@ def _explained_interruption(args: DemoArguments) -> Iterator[None]:
 
 @contextmanager
 def _flags_of_its_own() -> Iterator[None]:
-    """Give an error of the block advice that names flags of `demo`, not those of `train` and `examine`."""
+    """Make errors of the block name flags of `demo` instead of those of `train` and `examine`."""
     try:
         yield
     except FolderConflict as error:
@@ -125,7 +125,7 @@ def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) 
     from backstory.runs.run_folder import RunFolder, check_folder
 
     alone, memory = recipes.load_recipe("demo"), recipes.load_recipe("demo-buffer")
-    # The gain of a buffer is measured against as many further epochs without one.
+    # The baseline of a buffer is as many further epochs without it.
     plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
     runs: list[tuple[RunConfig, Path, Mode, str]] = []
     for config, folder, description in (
@@ -206,7 +206,7 @@ PROMPT = "Return a list of"
 PASSAGE = 1000
 """First token of the passage in the report, in the test text."""
 TARGETS = 400
-"""Enough for useful intervals, and few enough not to take longer than the training."""
+"""Enough targets for useful intervals, but not more time than the training."""
 LONGEST = 500
 """Words of the longest context: as many as the memories hold. With 1,000, twice as many would be read."""
 SHOWN = (5, 20, 50, 100, 200, 300, LONGEST)

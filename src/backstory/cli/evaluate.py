@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
-    """Return 1 if a reader failed its audit, as its score must not be quoted; controls are built to fail and do not count."""
+    """Return 1 if a reader failed its audit, so that its score must not be quoted. Controls fail by design and do not count."""
     from backstory.readers.registry import control_in
 
     failed = [one.figures for one in results if one.figures.audit is not None and not one.figures.audit.passed]
@@ -91,7 +91,7 @@ def _exit_code(results: "Sequence[Result[EvaluationFigures]]") -> int:
 
 
 def _described(args: EvaluateArguments, result: "Result[EvaluationFigures]", run: Path) -> str:
-    """Return a result as lines of text, with the command that tunes its readers where one is worse for want of that."""
+    """Return a result as lines of text, with the command that tunes a reader which is worse because it is untuned."""
     text = describe(result, args.single_corpus) if args.text is None else summary(result)
     return "\n".join([text, *untuned(result.figures, run, args.single_corpus)])
 
@@ -118,7 +118,7 @@ def _evaluate_corpora(args: EvaluateArguments, run: Path) -> int:
 
 
 def passes(text: str, readers: Sequence[str], after: str | None) -> str:
-    """Return what the progress bar counts the tokens of: the split read before, and a second pass where a model adapts."""
+    """Return the subject of the progress bar: the split read before, or a second pass if a model adapts."""
     from backstory.readers.registry import parse_stack
 
     before = "" if after is None else f"{after}, then "

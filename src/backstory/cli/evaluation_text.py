@@ -54,7 +54,7 @@ def _audit(figures: "EvaluationFigures") -> str:
 
 
 def slides(window: int, keeps: int | None) -> str:
-    """Return the effect of a window on the context of a token; older results do not say what it keeps as it slides."""
+    """Return the effect of a window on a token's context; older results do not record what it keeps when it slides."""
     later = "" if keeps is None else f", so that later tokens have {keeps:,} or more before them"
     return f"at most {window:,} tokens at once{later}"
 
@@ -67,7 +67,7 @@ def _per_word(figures: "EvaluationFigures") -> list[str]:
 
 
 def _spelled(figures: "EvaluationFigures") -> list[str]:
-    """Return the bits per byte of all that is in the file, where the tokens do not hold it, else nothing."""
+    """Return the bits per byte of the whole file if the tokens do not hold it, else nothing."""
     if figures.open_bits_per_byte is None or figures.bits_per_byte is not None:
         return []
     return [f"{figures.open_bits_per_byte:.4f} bits per byte with spelling"]
@@ -165,7 +165,7 @@ def section_lines(result: "Result[EvaluationFigures]") -> list[str]:
 
 
 def gate_lines(figures: "EvaluationFigures") -> list[str]:
-    """Return lines on the gate between two predictions, beside other gates; nothing for a model with one prediction."""
+    """Return lines on the gate between two predictions and on other gates; nothing for a model with one prediction."""
     gate = figures.policy
     if gate is None:
         return []

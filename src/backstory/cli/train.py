@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _early_interruption(out: Path) -> Iterator[None]:
-    """Let the message of a signal say so, if the training in the block had saved nothing. Raises Stopped."""
+    """Make the message of a signal say so if the training in the block had saved nothing. Raises Stopped."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -122,7 +122,7 @@ def _early_interruption(out: Path) -> Iterator[None]:
 
 
 def run_first(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a resumed training with its run in the place of the recipe, where none is named there.
+    """Return the arguments of a resumed training with its run in place of a missing recipe.
 
     The run is the folder after `--resume`, else that of `--out`: its settings are those of the recipe that it was trained with.
     """
@@ -140,7 +140,7 @@ def run_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _as_folder(run: str) -> str:
-    """Return the path of a run as one that cannot be taken for the name of a recipe."""
+    """Return the path of a run in a form that cannot be mistaken for the name of a recipe."""
     return run if "/" in run else f"./{run}"
 
 
@@ -215,7 +215,7 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
 
 
 def check_is_recipe(recipe: str, verb: str) -> None:
-    """Raise UserError where a text or a corpus stands in the place of the recipe, or a packaged one is named as a file."""
+    """Raise UserError if a text or corpus takes the place of the recipe, or a packaged recipe is named as a file."""
     path = Path(recipe)
     if recipe in recipes.names():
         return

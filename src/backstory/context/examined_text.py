@@ -1,4 +1,4 @@
-"""Text of an examination: its words where tokens are pieces of them, what is known of each, and its reading from end to end."""
+"""Text of an examination: its words if tokens are pieces of words, their properties, and its reading from end to end."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,7 +59,7 @@ class Folded:
         return "sum" if self.boundaries is None else "corrected"
 
     def longer(self, first: np.ndarray, positions: np.ndarray, limit: int | None) -> int:
-        """Return how many words at these positions have contexts of more than `limit` pieces, from the words at `first` on."""
+        """Count the words at these positions whose contexts, from the words at `first` on, exceed `limit` pieces."""
         if limit is None:
             return 0
         ends = np.append(self.starts, self.tokens)[positions + 1]

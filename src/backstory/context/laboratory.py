@@ -41,7 +41,7 @@ from backstory.storage.provenance import check_place
 FORMAT = 1
 """Raised when the rules of examinations change, so that losses made by older rules are not taken over."""
 OF_RUNS = ("reader", "precision", "data_dir", "corpus", "allow_unknown", *LoadOptions.__dataclass_fields__)
-"""Options of runs alone: a model in memory comes with its reader and its text."""
+"""Options for runs only; a model in memory comes with its reader and its text."""
 
 
 @checked()
@@ -197,7 +197,7 @@ def _examine(
 
 
 def _store_settings(subject: Subject, settings: ExaminationSettings) -> dict[str, Any]:
-    """Return all that the losses depend on: losses of equal settings are taken over."""
+    """Return everything that the losses depend on; losses of equal settings are reused."""
     experiment, text = EXPERIMENTS[settings.experiment], subject.text
     key = {"format": FORMAT, **settings.losses_key(experiment.whole), **subject.depends_on}
     if experiment.tagged and text.tags is not None:

@@ -21,11 +21,11 @@ from backstory.storage.atomic import write_atomically
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"
 LARGEST = 1 << 34
-"""The most bytes of all arrays in a file; a file that unfolds to more is refused."""
+"""Maximum size of all arrays in a file, in bytes; a file that unpacks to more is refused."""
 ADAPTING = ("cache", "dynamic", "learned")
 """Readers that learn from the text as they read it."""
 _MEASURED = ("format", "weights", "model", "device", "torch", "training", "tags")
-"""Settings that are not options: where only these differ, earlier losses are out of date."""
+"""Settings that are not options. Earlier losses that differ only in these are out of date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Losses:
     conditions: Sequence[Mapping[str, Any]]
     """Parameters of each condition, including its `name`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """All that the losses depend on, as JSON values: losses of equal settings are equal."""
+    """Everything that the losses depend on, as JSON values: equal settings give equal losses."""
     splits: Mapping[str, Groups] = field(default_factory=dict)
     clusters: np.ndarray | None = None
     """(N,) document or block of each target, resampled as a whole; None if the reader does not adapt."""

@@ -38,13 +38,13 @@ class Subject:
     reading: dict[str, Any]
     """Fields of the result on how the text was read: `split`, `reader`, `readers`, `unit`."""
     depends_on: dict[str, Any]
-    """All that losses depend on beside the options: weights, text, precision."""
+    """Everything besides the options that losses depend on: weights, text, precision."""
     provenance: ProvenanceRecord
     text: AnnotatedText
     settings: ExaminationSettings
     """The options, with contexts that the model's window holds where no length was given."""
     window: int | None = None
-    """The most tokens that the model reads; None: no limit."""
+    """Maximum number of tokens that the model reads; None: no limit."""
     unknown_among: Callable[[np.ndarray], UnknownShare] | None = None
     """Returns the share of `<unk>` among the tokens at positions (N,); None for tokens of no vocabulary."""
     check_unchanged: Callable[[Path | None], None] = lambda destination: None
@@ -201,7 +201,7 @@ def _layers(reader: Reader) -> list[dict[str, Any]] | None:
 
 
 def _weights(reader: Reader) -> dict[str, Any]:
-    """Return what the losses of a reader depend on beside its settings and the text."""
+    """Return everything besides its settings and the text that the losses of a reader depend on."""
     return {
         "weights": weights_hash(reader.model),
         "precision": reader.precision.name,

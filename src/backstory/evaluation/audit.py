@@ -21,9 +21,9 @@ from backstory.results.common import AuditRecord
 
 CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
 FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
-"""Blocks that are audited unless a number is given: of many rows, of one, and of one in short blocks."""
+"""Default numbers of audited blocks: for several rows, for one row, and for one row in short blocks."""
 PER_CUT = 300
-"""Steps of the stream for each cut: an audit takes the same share of the time of a longer reading."""
+"""Steps of the stream per cut, so that the audit's share of the time does not depend on the length of a reading."""
 FEWEST_CUTS, MOST_CUTS = 16, 64
 """Limits of the cuts of a place."""
 REREADING_CUTS = 4
@@ -37,7 +37,7 @@ def system_seed() -> int:
 
 @checked(block=1, batch_size=1)
 def usual_places(block: int, batch_size: int = 1) -> int:
-    """Return how many blocks are audited: 8, or as many as have 512 tokens, up to 64; fewer of several rows, but 2."""
+    """Return the number of audited blocks: 8, or enough for 512 tokens up to 64; with several rows fewer, at least 2."""
     return max(FEWEST_PLACES, max(PLACES, min(MOST_PLACES, 512 // block)) // batch_size)
 
 
@@ -52,7 +52,7 @@ class AuditReport:
     steps: int = 0
     """Steps of the audited blocks."""
     seed: str = ""
-    """Seed of the places and cuts, in decimal digits, as some programs cannot read so large a number from JSON."""
+    """Seed of the places and cuts, in decimal digits, because some programs cannot read so large a number from JSON."""
     checks: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CHECKS, True))
     failures: list[str] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class AuditReport:
         return self.places > 0 and all(self.checks.values())
 
     def record(self) -> AuditRecord:
-        """Return it as results record it."""
+        """Return the record for results."""
         return AuditRecord(
             passed=self.passed,
             places=self.places,
@@ -75,7 +75,7 @@ class AuditReport:
 
 @dataclass
 class Gain:
-    """Sum over all places of how much better the reported scores are than those of the audit."""
+    """Sum over all places of the reported scores' excess over those of the audit."""
 
     tokens: int = 0
     nats: float = 0.0
@@ -88,10 +88,10 @@ class Gain:
 
 
 class Audit:
-    """Audits the reader at random blocks of a stream that is being read, on copies of it.
+    """Audits the reader at random blocks of a stream while it is read, on copies of the reader.
 
-    Give it to `read` as the observer; `places` of the stream's `total_blocks` blocks are looked at. The stream's own
-    reader is never restored, nor called.
+    Pass it to `read` as the observer; it audits `places` of the stream's `total_blocks` blocks. The stream's own reader
+    is never restored or called.
     """
 
     @checked(total_blocks=1, places=1, seed=(0, 2**256), cuts=1)
@@ -135,7 +135,7 @@ class Audit:
 
     @torch.no_grad()
     def before(self, reader: Reader, block: Block) -> None:
-        """Let a copy of the reader read this block, if it is one of those that are audited."""
+        """Let a copy of the reader read this block, if the block is audited."""
         if block.index != self._next_block:
             self._fail("one_pass", f"block {block.index} was read when block {self._next_block} was due")
         self._next_block = block.index + 1
@@ -181,7 +181,7 @@ class Audit:
 
 
 def copied(reader: Reader) -> Reader:
-    """Copy a reader over the same model, without calling it: it cannot know that there is a copy."""
+    """Copy a reader over the same model without calling it, so that it cannot notice."""
     model = reader.model
     shared = {id(part): part for part in (model, *model.parameters(), *model.buffers())}
     return copy.deepcopy(reader, shared)

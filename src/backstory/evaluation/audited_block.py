@@ -12,14 +12,14 @@ from backstory.models import Prediction
 from backstory.readers.base import Block, Reader
 
 PIECE = 8
-"""Steps of the checks that do not depend on how deep in the block they are made."""
+"""Number of steps for checks that do not depend on the position in the block."""
 POSITIONS, WORDS = 24, 3
-"""Positions of a block whose distribution is summed, and words that are looked up in each, the target first."""
+"""Numbers of positions whose distribution is summed, and of words looked up in each, the target first."""
 SMALLEST = -69.0
 """Log-probabilities below this (1e-30) count as equal."""
 
 SUM_TOLERANCE = 1e-4
-"""How far the probabilities of a distribution may sum from one."""
+"""Tolerance for the sum of a distribution's probabilities."""
 
 Fail = Callable[[str, str], None]
 """Takes the name of a check and a message."""
@@ -32,11 +32,11 @@ class Tolerance:
     each: float
     """Limit of one score."""
     median: float
-    """Limit of half of the scores of a place, so that a constant factor shows even if single scores are rounded coarsely."""
+    """Limit for the median score of a place, which reveals a constant factor even if single scores are rounded coarsely."""
     mean: float
-    """Limit of the mean by which the reported scores may be better, over all places."""
+    """Limit for the mean excess of the reported scores over all places."""
     slack: float
-    """Added to `mean` times the tokens: a rounding or two."""
+    """Added to `mean` times the tokens, for rounding."""
 
 
 FLOAT32 = Tolerance(each=1e-3, median=5e-4, mean=1e-4, slack=1e-3)
@@ -87,7 +87,7 @@ class AuditedBlock:
         self._listing = BFLOAT16_LISTED if narrow else FLOAT32
         self._copy = reader.fork()
         self._snapshot = self._copy.snapshot()
-        # This comes first: no copy has been shown the block yet, so nothing can know its later tokens.
+        # First, because no copy has seen the block yet, so none can know its later tokens.
         self.decoded = self._decode(reader, cuts)
         self._alter()
         self.listed = self._list()
@@ -110,7 +110,7 @@ class AuditedBlock:
     def compare(self, reported: Tensor) -> tuple[Tensor, Tensor]:
         """Compare with the log-probabilities (R, T) that the reading reports.
 
-        Returns by how much they exceed the decoded and the listed scores; nothing if they are too far apart.
+        Returns their excess over the decoded and the listed scores; empty if they are too far apart.
         """
         decoded, listed = (scores.differences(reported, self.block.scored) for scores in (self.decoded, self.listed))
         close = within(decoded, self._decoding) and within(listed, self._listing)
@@ -149,10 +149,10 @@ class AuditedBlock:
         return table
 
     def _decode(self, reader: Reader, cuts: int) -> Audited:
-        """Score some targets from the tokens before them alone: no later token, and no target, has been shown.
+        """Score some targets from earlier tokens alone, before any later token or target is shown.
 
-        A reader whose scores do not depend on how the text is cut into blocks reads the block in pieces that end there; any
-        other predicts it up to there, again and again.
+        A reader whose scores do not depend on the blocks reads the block in pieces that end there. Any other reader
+        predicts it up to each target anew.
         """
         tokens, targets = self.block.tokens, self.block.targets
         rows, steps = tokens.shape
@@ -169,7 +169,7 @@ class AuditedBlock:
         return Audited(torch.cat(scores), every.repeat(len(ends)), times)
 
     def _alter(self) -> None:
-        """Score the targets before a random cut where every token and target after it is another."""
+        """Score the targets before a random cut, with every later token and target replaced."""
         tokens, targets = self.block.tokens, self.block.targets
         # Strictly inside the block, so that there are tokens on both sides of it wherever the block has two.
         self._cut = int(self._random.integers(1, max(2, tokens.shape[1])))
@@ -194,7 +194,7 @@ class AuditedBlock:
     def _change_rows(self) -> list[tuple[Tensor, Tensor]]:
         """Score and observe the block with other tokens and targets in some rows, then in all the others.
 
-        Returns the unchanged rows, each time, and their scores. Their next predictions must be as if nothing had changed.
+        Returns the unchanged rows of each pass with their scores. Their next predictions must be unaffected.
         """
         tokens, targets = self.block.tokens, self.block.targets
         if len(tokens) == 1:
@@ -219,7 +219,7 @@ class AuditedBlock:
         return scores, self._score(reader.predict(probe[0]), probe[1])
 
     def _check_protocol(self) -> None:
-        """Check that only `observe` changes a reader, and that snapshots and forks hold all that it changes."""
+        """Check that only `observe` changes a reader, and that snapshots and forks contain all of its state."""
         tokens, targets = self._piece()
         cut = int(self._random.integers(1, max(2, tokens.shape[1])))
         plain = self._score(self._restored().predict(tokens), targets)
@@ -266,7 +266,7 @@ class AuditedBlock:
         return failed + [self._explained(plain[:, end - 1], end) for end in ends.tolist()]
 
     def _explained(self, plain: Tensor, end: int) -> tuple[str, str]:
-        """Return the check that fails if the targets of a step have other scores (R,) when they are decoded."""
+        """Return the check that fails if decoding gives the targets of a step other scores (R,)."""
         targets, every = self.block.targets[:, end - 1, None], torch.arange(len(plain), device=plain.device)
         tables = (
             self._table(self._restored().predict(tokens), every, torch.full_like(every, end - 1))

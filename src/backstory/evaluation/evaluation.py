@@ -1,4 +1,4 @@
-"""Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
+"""Evaluate a trained run: read a split or a text once, audit the reader, and write the figures with their units."""
 
 import math
 from collections import deque
@@ -91,7 +91,7 @@ def evaluate(
                 "text", reader, setup.split.ids, start, batch_size=batch_size, audit=audit, reset=reset
             ):
                 metrics.update(scored)
-                del scored  # its activations would take their memory while the next block is predicted
+                del scored  # free its activations before the next block is predicted
         if adapted:
             static = StaticReader(setup.run.model, reader.precision)
             deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
@@ -113,8 +113,8 @@ def evaluate_corpora(
 ) -> list[Result[EvaluationFigures]]:
     """Evaluate a model on each of several corpora, as `evaluate` does, and return the results in order.
 
-    With `out`, each result is in a folder of its corpus in it. `done` is called with every result. Raises UserError before
-    anything is read where a corpus is not there, or options serve a single one.
+    With `out`, each result goes into a subfolder named after its corpus. `done` is called with every result. Raises
+    UserError before anything is read if a corpus is missing, or for options that apply to a single corpus.
     """
     options = EvalOptions.build(options, **fields)
     single = {"TEXT": options.text, "--per-token": options.per_token, "--proof": options.proof}
@@ -143,7 +143,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
     """Score each line of a text by itself, from the model's start state."""
     setup = replace(setup, split=counted_words(setup.split, setup.dataset.vocabulary))
     options, split, vocabulary = setup.options, setup.split, setup.dataset.vocabulary
-    # Passages are looked for as tokens, which hold the line ends of the training text with one tokenizer only.
+    # Overlap is measured on tokens, and with most tokenizers these lack the line ends of the training text.
     overlap = setup.overlap(options.data_dir, True) if vocabulary.tokenizer.name == "words" else None
     destination, origin = result_folder(setup), setup.provenance()
     batch_size = min(options.batch_size, len(split.documents))
@@ -217,13 +217,13 @@ def audit_ids(
 
 
 def audit_of(reader: Reader, tokens: int, options: EvalOptions) -> Audit:
-    """Return the audit of a reading of so many tokens."""
+    """Return the audit for a reading of this many tokens."""
     blocks = block_count(tokens, options.batch_size, reader.block)
     return Audit(blocks, audited_places(reader, options), options.audit_seed)
 
 
 def audited_places(reader: Reader, options: EvalOptions) -> int:
-    """Return how many blocks of a reading are audited: those of the options, else the usual number."""
+    """Return the number of audited blocks: that of the options, or else the default."""
     return options.audit_places or usual_places(reader.block, options.batch_size)
 
 
@@ -299,7 +299,7 @@ def _check_renewed(setup: EvalSetup, folder: Path) -> None:
 
 
 def evaluation_identity(setup: EvalSetup, device: str | None) -> dict[str, Any]:
-    """Return what the figures of an evaluation depend on; a checkpoint of another is not resumed."""
+    """Return everything that the figures depend on. A checkpoint with another identity is not resumed."""
     options = setup.options
     text = {
         "text": setup.dataset.fingerprint,
@@ -365,7 +365,7 @@ def window(setup: EvalSetup, longest: int) -> dict[str, int | None]:
 def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the figures of a reading; those per word, character and byte only if the tokens hold all of the text.
 
-    A text's words are what stands between white space, and the end of every line: its tokens, if the tokenizer is `words`.
+    Words of a text are separated by white space, and every line end counts as one: the tokens of the tokenizer `words`.
     """
     total, whole = bits(reading.nats * reading.tokens), lossless(vocabulary, split)
     per_word = reading.nats if vocabulary.tokenizer.name == "words" else None
@@ -373,7 +373,7 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
     if whole:
         per_word, per_character = reading.nats * reading.tokens / split.words, total / split.characters
     elif vocabulary.tokenizer.unit == "character" and vocabulary.unknown is None:
-        per_character = bits(reading.nats)  # all symbols that there are, as many as are counted
+        per_character = bits(reading.nats)  # all symbols, as many as are counted
     return {
         "tokens": reading.tokens,
         **vars(UnknownTokens.counted(unknown_share(vocabulary, split))),

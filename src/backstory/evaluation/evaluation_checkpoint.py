@@ -28,12 +28,12 @@ SAVED = {
     "parts": dict[str, dict[str, Any]],
     "batch_size": int,
 }
-"""Types of what is saved beside the reader: the pass being read, its position, the finished passes, the facts of their readers,
-the parts' states."""
+"""Types of what is saved besides the reader: the current pass and its position, the finished passes, the facts of their
+readers, and the parts' states."""
 
 
 class Stateful(Protocol):
-    """A part of an evaluation that accumulates something while a text is read."""
+    """A part of an evaluation that accumulates state while a text is read."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -41,7 +41,7 @@ class Stateful(Protocol):
 
 
 class EvaluationCheckpoint:
-    """The passes over text that an evaluation consists of, saved beside its result while they last.
+    """The passes over text that make up an evaluation, saved next to its result until it ends.
 
     A context manager: it locks the folder, resumes the parts if asked to, and removes the checkpoint at a good end. Without a
     folder nothing is saved.
@@ -115,7 +115,7 @@ class EvaluationCheckpoint:
             if self.progress is not None:
                 self.progress(self._tokens, self.total)
             yield scored
-            del scored  # its activations would take their memory while the next block is predicted
+            del scored  # free its activations before the next block is predicted
             stream.observe(block)
             self._save_if_due(name, stream)
         self.readings[name], self.facts[name] = stream.result(), [layer.facts() for layer in reader.stack()]

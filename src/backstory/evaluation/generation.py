@@ -39,11 +39,11 @@ class Sampling:
     """Settings of sampling. Raises UserError for settings out of range."""
 
     temperature: float = 1.0
-    """Probabilities are taken to the power 1 / temperature; 0 takes the likeliest token always."""
+    """Probabilities are raised to the power 1 / temperature; 0 always takes the most likely token."""
     top_k: int | None = None
-    """Only the k likeliest types; types as likely as the last of them stay too."""
+    """Sample only from the k most likely types, including ties with the last."""
     top_p: float = 1.0
-    """Only the fewest likeliest types whose probabilities sum to p or more, of what top_k has left."""
+    """Sample only from the fewest most likely types with a total probability of p or more, after top_k."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -64,7 +64,7 @@ def filtered(log_probs: Tensor, sampling: Sampling) -> Tensor:
     scores = log_probs.double()
     if sampling.temperature == 0:
         return torch.full_like(scores, -torch.inf).index_fill_(0, scores.argmax(), 0.0)
-    # The largest is taken off first, so that no temperature, however small, turns all of them into minus infinity.
+    # Subtract the largest first, so that no temperature, however small, turns all of them into minus infinity.
     scores = torch.log_softmax((scores - scores.max()) / sampling.temperature, 0)
     if sampling.top_k is not None and sampling.top_k < len(scores):
         last = scores.topk(sampling.top_k).values[-1]
@@ -114,11 +114,11 @@ def generate(
     Args:
         run: A run's folder, or `hf:PATH_OR_NAME`.
         prompt: The text to continue; empty for the beginning of a text.
-        tokens: The most tokens that are drawn.
-        temperature: Below 1 likelier tokens become likelier still; 0 takes the likeliest.
-        top_k: Draw among so many of the likeliest tokens.
-        top_p: Draw among the likeliest tokens that together have this probability.
-        seed: Of the draw.
+        tokens: Largest number of tokens to draw.
+        temperature: Below 1, likely tokens become more likely; 0 always takes the most likely one.
+        top_k: Draw only among this many most likely tokens.
+        top_p: Draw only among the most likely tokens with this total probability.
+        seed: Seed of the draws.
         stop: Texts at which it ends; they are left out.
         echo: Yield the prompt first, as the vocabulary has it.
         allow_unknown: Draw `<unk>` too.
@@ -188,7 +188,7 @@ def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
         return []
     if vocabulary.tokenizer.unit != "word":
         return encode_split(vocabulary, prompt, "prompt").ids.tolist()
-    # These tokenizers end what they are given, so they are given a known word more, which is taken off with its end.
+    # These tokenizers close their input, so a known word is appended, and removed with that end afterwards.
     known = "x" if vocabulary.unknown is not None else next(word for word in vocabulary.words if word.isalnum())
     return encode_split(vocabulary, f"{prompt} {known}", "prompt").ids[:-2].tolist()
 
@@ -203,7 +203,7 @@ def generate_ids(
     banned: Sequence[int] = (),
     reset: bool = True,
 ) -> Iterator[int]:
-    """Yield ids without end after a context (at least one id), which is read first; never one of `banned`.
+    """Yield an endless stream of ids after a context (at least one id), which is read first, without those in `banned`.
 
     Whatever the reader, a token is drawn from `predict`, and then observed. Without `reset` the reader goes on from what it has
     read, and the context begins with the token it read last. Raises UserError at once for a reader that does not read one row

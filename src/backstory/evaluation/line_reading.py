@@ -24,7 +24,7 @@ ENDINGS = (".tsv", ".tsv.gz")
 
 
 class LineReading(StreamReading):
-    """One pass of a reader over the documents of a split, which are lines: the reader starts anew with each of them.
+    """One pass of a reader over the documents of a split, which are lines. The reader restarts at each line.
 
     Up to `batch_size` lines of similar length are read side by side; with one, lines are read in their order. Raises
     UserError for a reader whose rows depend on each other, and for several rows with a reader whose weights move.
@@ -39,7 +39,7 @@ class LineReading(StreamReading):
         self.spans = np.array(list(split.spans()))
         self.batches = line_batches(self.lengths, batch_size)
         self.line_nats = np.zeros(len(self.spans))
-        """Nats of each line, of those that were read."""
+        """Nats of each line that was read."""
         self._lines = self.batches[0]
 
     @property
@@ -48,7 +48,7 @@ class LineReading(StreamReading):
         return self.spans[:, 1] - self.spans[:, 0]
 
     def total_blocks(self) -> int:
-        """Return how many blocks `remaining` yields."""
+        """Return the number of blocks that `remaining` yields."""
         return sum(math.ceil(self.lengths[lines].max() / self.block) for lines in self.batches)
 
     def remaining(self) -> Iterator[Block]:
@@ -89,7 +89,7 @@ def line_audit(reading: LineReading, places: int | None, seed: int | None) -> Au
 
 
 def counted_words(split: Split, vocabulary: Vocabulary) -> Split:
-    """Return the split without the line ends among its words where tokens hold all of the text: they are no tokens then."""
+    """Return the split with line ends not counted as words if tokens hold all of the text, as they are not tokens then."""
     return replace(split, words=split.words - len(split.documents)) if lossless(vocabulary, split) else split
 
 

@@ -1,4 +1,4 @@
-"""Bits per byte with all bytes paid for: the score of the tokens, and the length of what they do not say, by the codec.
+"""Bits per byte that account for every byte: the score of the tokens plus the codec's length of what they leave open.
 
     (nats / ln 2 + spelling) / bytes
 
@@ -30,13 +30,13 @@ from backstory.storage.documents import json_digest
 FORMAT = 1
 """Raised when the spelling changes: lengths that are cached are measured again."""
 MOST_BYTES = 1 << 24
-"""A longer text is not spelled: that takes minutes."""
+"""Longer texts are not spelled, because it takes minutes."""
 SHOW_EVERY = 1024
 """Tokens between two updates of the progress."""
 
 
 class Meter(Coder):
-    """Measures choices, and writes nothing."""
+    """Measures choices without writing them."""
 
     def choose(self, cumulative: Cumulative, choice: int) -> int:
         self.bits += math.log2(int(cumulative[-1]) / (int(cumulative[choice + 1]) - int(cumulative[choice])))
@@ -77,7 +77,7 @@ def open_bits_per_byte(setup: EvalSetup, nats: float) -> float | None:
 
 
 def spelled(vocabulary: Vocabulary, files: list[bytes], name: str = "a text") -> tuple[float, str]:
-    """Return the bits that files take beside their tokens, and the hash of these; from the cache if it was done before.
+    """Return the bits that files take besides their tokens, and the tokens' hash; from the cache if measured before.
 
     The work is shown in a block that shows progress, where it has this name.
     """
@@ -97,7 +97,7 @@ def spelled(vocabulary: Vocabulary, files: list[bytes], name: str = "a text") ->
 
 
 def measure(vocabulary: Vocabulary, files: list[bytes], name: str) -> tuple[float, str]:
-    """Measure what `spelled` returns, and show how far it is."""
+    """Measure what `spelled` returns, with progress."""
     spelling, meter, size = Spelling.of(vocabulary), Meter(), sum(map(len, files))
     speller, ids, before, done = Speller(spelling), [], 0, 0
     with preparing(name, size, "spelling") as progress:

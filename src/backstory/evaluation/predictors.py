@@ -1,4 +1,4 @@
-"""Predictors of anybody's: objects with `predict` and `observe`, made anew by a factory, whose answers are checked."""
+"""External predictors: objects with `predict` and `observe`, made by a factory, whose answers are checked."""
 
 import copy
 import traceback
@@ -36,7 +36,7 @@ class Predictor(Protocol):
 
 
 class Instance:
-    """A fresh predictor that is fed tensors of ids (B, T), whose tables come back as (B, T, V) in float64.
+    """Adapter of a fresh predictor: takes tensors of ids (B, T), and returns tables (B, T, V) in float64.
 
     `types` is V; None until the first table says it. Raises UserError for what cannot be refereed: another shape, values that
     are no numbers, an error in the predictor.
@@ -65,7 +65,7 @@ class Instance:
         return self.reread()
 
     def reread(self) -> Tensor:
-        """Return what the last answer holds now, as a copy."""
+        """Return a copy of the present content of the last answer."""
         is_process = isinstance(self.predictor, ProcessPredictor)
         answered = "the log_probs of the process are" if is_process else "predict returned"
         table, (rows, times) = _called(_numbers, answered, self._answer, answered), self._shape
@@ -85,7 +85,7 @@ class Instance:
         _called(self.predictor.observe, "observe", _given(targets))
 
     def close(self) -> None:
-        """Let go of the predictor; end its process if it is one."""
+        """Release the predictor, and end its process if it is one."""
         close = self.attribute("close")
         self.predictor = self._answer = None
         if callable(close):

@@ -21,10 +21,10 @@ from backstory.results.evaluation_record import ProofRecord
 from backstory.runs.run import Run
 
 TOLERANCE = 1e-3
-"""Share by which a reported score may be better than the code: products of other shapes round differently."""
+"""Share by which a reported score may beat the code, because products of other shapes round differently."""
 UNCOUNTED = 0.01
-"""Most that the uncounted bits may be, as a share of the counted ones: a reader could use a row's last token to predict another
-row."""
+"""Limit of the uncounted bits as a share of the counted ones. (A reader could use a row's last token to predict another
+row.)"""
 
 
 def check_proof(options: EvalOptions) -> None:
@@ -123,7 +123,7 @@ def verify(
     device: str = "auto",
     progress: ProgressCallback | None = None,
 ) -> Verification:
-    """Decode the proof of an evaluation, compare its text with the text that was to be read, and return the figure.
+    """Decode the proof of an evaluation, compare its text with the expected one, and return the figure.
 
     Args:
         file: The proof: the path of its file, its bytes, or a file that is open for bytes.

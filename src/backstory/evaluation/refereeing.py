@@ -1,4 +1,4 @@
-"""Referee a predictor of anybody's: score it on a text, and audit that the score was made as an honest one must be.
+"""Referee an external predictor: score it on a text, and audit how the score is made.
 
 Three instances of the predictor read the text. The first is scored. The second decodes: before the first is shown a
 block, it predicts random tokens of the block from those before them, and only then reads on. The third is made after the
@@ -83,7 +83,7 @@ def referee(
 
 
 class _Decoded(NamedTuple):
-    """Predictions of an instance that was shown a block up to some column alone."""
+    """Predictions of an instance that was shown a block only up to some column."""
 
     scores: Tensor
     """(B, columns): log-probabilities of the targets up to there."""
@@ -97,7 +97,7 @@ def _scores(table: Tensor, targets: Tensor) -> Tensor:
 
 
 class _Refereeing:
-    """State of one audit: instances, scores and what was found."""
+    """State of one audit: instances, scores and findings."""
 
     def __init__(self, make: Callable[[], Any], text: RefereedText, options: RefereeOptions, stack: ExitStack) -> None:
         self._make, self._text, self._options, self._stack = make, text, options, stack
@@ -143,7 +143,7 @@ class _Refereeing:
         for block in self._blocks(self._text.ids):
             begin, steps = block.index * self._block, block.tokens.shape[1]
             columns = cuts[(cuts >= begin) & (cuts < begin + steps)] - begin
-            # The second instance comes first: no instance has been shown the block, so that none can know its later tokens.
+            # The second instance goes first, when no instance has seen the block, so none can know its later tokens.
             decoded = [self._decode(block, column) for column in columns.tolist()]
             altered, cut = self._altered(block, columns)
             table = self._main.predict(block.tokens)
@@ -164,8 +164,8 @@ class _Refereeing:
     def replay(self) -> None:
         """Let instances that are made after the reading replay the text up to a random block.
 
-        One replays it as it is; with several rows others replay all of it with half of the rows changed, so that each two
-        rows are in different halves once.
+        One replays it unchanged. With several rows, others replay all of it with half of the rows changed, so that
+        every two rows are in different halves once.
         """
         for instance in (self._main, self._shadow):  # they may be large
             instance.close()

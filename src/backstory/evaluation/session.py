@@ -89,7 +89,7 @@ class Line:
 
 
 class Session:
-    """A reader over a text whose end is not known."""
+    """A reader over a text of unknown length."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Session:
         return next((line for line in self._lines if 0 < len(line.nats) < len(line.ids)), None)
 
     def unknown_share(self) -> UnknownShare:
-        """Return how much of what was read is `<unk>`."""
+        """Return the share of `<unk>` in what was read."""
         unknown = None if self.vocabulary.unknown is None else self.state.unknown
         lost = None if unknown is None else self.state.lost
         cause = classify(self._words, self.vocabulary).cause if lost else None

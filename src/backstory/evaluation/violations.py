@@ -21,7 +21,7 @@ class Violations:
         self._times: Counter[str] = Counter()
 
     def compare(self, condition: str, why: str, block: Block, wrong: Tensor, actual: Tensor, expected: Tensor) -> None:
-        """Note where two log-probabilities (R, T) of one target differ that should be equal."""
+        """Record where two log-probabilities (R, T) of one target differ that should be equal."""
         if wrong.any():
             ours, theirs = (t[earliest(wrong)].item() for t in (actual, expected))
             evidence = f"{why}: log-probability {ours:.6g} and {theirs:.6g}"
@@ -36,7 +36,7 @@ class Violations:
         actual: float | None = None,
         expected: float | None = None,
     ) -> None:
-        """Note that a condition fails at some positions (R, T) of a block; the first is kept with its evidence."""
+        """Record that a condition fails at positions (R, T) of a block, keeping the first with its evidence."""
         self._report.checks[condition] = False
         self._times[condition] += 1 if wrong is None else int(wrong.sum())
         if condition in self._first:

@@ -178,7 +178,7 @@ def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     files, skipped = _texts(path, reader)
     name, named = path.resolve().name, _named_splits(files, path) if files else None
     if named is None:
-        # Dealt out, an empty file could be all there is of a split.
+        # An empty file could otherwise become a whole split.
         skipped |= {file: "an empty file" for file in files if is_blank(file)}
         files = [file for file in files if file not in skipped]
     left_out, names = _left_out(Counter(skipped.values())), _names(skipped, path)
@@ -203,8 +203,8 @@ def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
 def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
     """Return how the files of a folder are split, in words, and the splits.
 
-    A text is a document, unless there are too few to deal out. A file of records holds many documents and is cut: dealt whole,
-    most of a folder could end up in one split.
+    A text is a document, unless there are too few to distribute. A file of records holds many documents and is cut,
+    because as a whole it could put most of a folder into one split.
     """
     records = [f.documents is not None and len(f.documents) >= len(SPLITS) for f in files]
     few = records.count(False) < len(SPLITS)
@@ -224,7 +224,7 @@ def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
 
 
 def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str]]:
-    """Return the texts below a folder, and the kinds of the files that are no texts."""
+    """Return the texts below a folder, and the kinds of the other files."""
     kinds = {path: None if reader.as_is else kind_of(path) for path in _visible(folder)}
     files = [path for path, kind in kinds.items() if kind is None]
     return files, {path: kind for path, kind in kinds.items() if kind is not None}

@@ -27,7 +27,7 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """Properties that a published file must have: at most so many bytes, and its SHA-256 (hex), if that is known."""
+    """Properties of a published file: its maximum size in bytes, and its SHA-256 (hex) if known."""
 
     most: int
     sha256: str | None = None

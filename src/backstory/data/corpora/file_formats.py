@@ -57,7 +57,7 @@ def format_of(path: Path) -> Format:
 
 
 def unread(path: Path) -> tuple[str, str] | None:
-    """Return what a file is, and what to do with it, if its name says that it holds no text as it is; else None."""
+    """Return the kind of a file that by its name is not plain text, with advice on it; None for others."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     inner = suffixes[:-1] if suffixes and suffixes[-1] in COMPRESSIONS else suffixes
     return UNREAD.get(inner[-1]) if inner else None
@@ -323,7 +323,7 @@ ARROW = "arrow"
 RECORDS = {*_READERS, PARQUET}
 """Suffixes of files of records."""
 
-# --- files that hold no text as they are ---
+# --- files that are not plain text ---
 
 _PANDOC = "convert it to text, as with `pandoc -t plain`"
 _PICTURE, _SOUND = ("a picture", "give text"), ("sound or video", "give text")

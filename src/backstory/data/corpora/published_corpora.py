@@ -45,7 +45,7 @@ class PublishedCorpus:
 
     @property
     def megabytes(self) -> int:
-        """Size of all downloads at most, in millions of bytes."""
+        """Maximum size of all downloads in MB."""
         most = sum(d.archive.most if d.archive else sum(self.files[f].most for f in d.files) for d in self.downloads)
         return -(-most // 1_000_000)
 

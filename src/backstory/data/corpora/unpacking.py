@@ -19,7 +19,7 @@ from backstory.storage.documents import json_digest
 FORMAT = 1
 """Version of the rules that turn a file into text."""
 LARGEST_SMALL, LARGEST_RATIO = 1 << 28, 200
-"""Bytes that any file may unpack to, and how many times its size a larger text may be."""
+"""Size in bytes that any file may unpack to, and the maximum ratio for larger texts."""
 TEXTS = (".txt", ".text", ".tokens", ".md", ".rst")
 """Suffixes of files that must be texts: one that is not is an error, and not left out of a folder."""
 TEXT, DOCUMENTS = "text", "documents"
@@ -71,7 +71,7 @@ def is_plain(path: Path) -> bool:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return what a file is that holds no text, to be left out of a folder; None for a text."""
+    """Return the kind of a file without text, to be left out of a folder; None for a text."""
     if (known := unread(path)) is not None:
         return known[0]
     if format_of(path) != Format() or path.suffix.lower() in TEXTS:
@@ -82,7 +82,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def is_blank(path: Path) -> bool:
-    """Return True for a file of nothing, or of nothing but a little white space."""
+    """Return True for an empty file, or one with only a little white space."""
     if size(path) > 1 << 12:
         return False
     with open_file(path) as file:
@@ -144,7 +144,7 @@ def _blocks(file: BinaryIO, path: Path, form: Format, reader: TextReader) -> Ite
 
 
 def _check_size(written: int, total: int, name: str) -> None:
-    """Raise UserError for a text that is so much larger than its file that it is most likely made to fill a disk."""
+    """Raise UserError for a text so much larger than its file that it probably is a decompression bomb."""
     if written > max(LARGEST_SMALL, LARGEST_RATIO * total):
         raise UserError(
             f"{name} unpacks to more than {LARGEST_RATIO} times its size, so it is not unpacked; "

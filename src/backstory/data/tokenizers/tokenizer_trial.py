@@ -14,7 +14,7 @@ PROBE = (
 PIECES = 1000
 """Number of pieces that are decoded one by one."""
 RUN = 60
-"""Length of runs of one character, on which a pattern that backtracks takes ever longer."""
+"""Length of runs of one character, which slow down backtracking patterns."""
 
 
 def main() -> None:

@@ -233,17 +233,17 @@ def _lower(text: str) -> str:
 
 
 SCRIPT_SHARE = 0.01
-"""The least share of the letters of the training text that makes a script one of the vocabulary's."""
+"""Minimum share of a script among the training text's letters to count as one of the vocabulary's."""
 
 
 @dataclass(frozen=True)
 class OutOfVocabulary:
-    """Counts of tokens outside a vocabulary, by cause; an `<unk>` that is written in the text is not one of them."""
+    """Counts of tokens outside a vocabulary by cause, without any `<unk>` written in the text."""
 
     script: int = 0
     """Letters of scripts that the vocabulary does not use."""
     case: int = 0
-    """Words that the vocabulary has in other case."""
+    """Words that the vocabulary contains in another case."""
     words: int = 0
     """All others."""
 

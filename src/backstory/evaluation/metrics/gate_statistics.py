@@ -1,8 +1,9 @@
 """Statistics of the gate between two predictions: its use of the second, and the perplexity with other gates.
 
-`p` is the head's prediction and `q` the auxiliary one, each by itself; the oracle takes for every token the better of them,
-which no gate can know: a lower bound, and never a result. Temperatures and constant lambdas are compared from the same two
-figures of a token, so one reading is enough; the best among them is best on the text that was read, and no result either.
+`p` is the head's prediction and `q` the auxiliary one, each alone. The oracle takes the better of both for every token,
+which no gate can know, so it is a lower bound and never a result. Temperatures and constant lambdas are compared from
+the same two figures per token, so one reading is enough. The best of them is chosen on the text that was read, so it is
+not a result either.
 """
 
 import math
@@ -24,7 +25,7 @@ TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))
 EPSILON = 1e-10
 LEAST = -80.0
-"""Least log q that counts: a pointer gives nothing at all to a word that it has not seen."""
+"""Lower limit of log q, because a pointer gives no probability to a word that it has not seen."""
 
 
 def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
@@ -46,7 +47,7 @@ def own_blend(prediction: Prediction) -> Interpolation:
 
 
 class GateStatistics(Metric):
-    """Sums over tokens of what the gate, and others in its place, make of the two predictions."""
+    """Sums over tokens of the scores of the gate, and of other gates in its place."""
 
     name = "policy"
     takes_lines = True
@@ -71,7 +72,7 @@ class GateStatistics(Metric):
             p, q = (part.log_prob(block.targets).double()[block.scored] for part in (blend.p, blend.q))
         q = q.clamp(min=LEAST)
         logits = blend.gate_logits.double()[block.scored]
-        closed = torch.isneginf(logits[:, 0])  # where the buffer is empty there is no choice
+        closed = torch.isneginf(logits[:, 0])  # an empty buffer leaves no choice
         gate = torch.log_softmax(logits / blend.temperature, -1)
         values = {
             "pou": (gate[:, 0] >= math.log(0.5)).double(),
@@ -87,7 +88,7 @@ class GateStatistics(Metric):
         constant = torch.stack([shares.log(), (1 - shares).log()], -1)
         blended = torch.where(closed, -p, _blended(p, q, constant))
         values |= {f"constant {share:g}": nats for share, nats in zip(CONSTANTS, blended, strict=True)}
-        # All in one: on a GPU every number that is fetched by itself waits for the device.
+        # Fetched together, because on a GPU each separate fetch waits for the device.
         for name, total in zip(values, torch.stack(list(values.values())).sum(1).tolist(), strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + total
         self.tokens += len(p)

@@ -1,6 +1,6 @@
 """Metrics of an evaluation: the base class, the likelihood of each reader, nats by distance, and the accuracy of answers.
 
-A metric joins by one class and its line in `METRICS`.
+To add one, write a class and list it in `METRICS`.
 """
 
 import json
@@ -45,7 +45,7 @@ class Metric(ABC):
     name: ClassVar[str]
     """The section of the result, and the key of its state in a checkpoint."""
     takes_lines: ClassVar[bool] = False
-    """It does not depend on where a block stands, so that it also measures lines that are read each by itself."""
+    """True if it does not depend on the position of a block, so that it also applies to separately read lines."""
 
     @classmethod
     @abstractmethod
@@ -133,7 +133,7 @@ class SummingMetric(Metric):
 
 
 class StackLikelihood(SummingMetric):
-    """Mean nats of every reader of a stack, the innermost first: what each gains on those inside it."""
+    """Mean nats of every reader of a stack, the innermost first, which give the gain of each over those inside it."""
 
     name = "gains"
     takes_lines = True
@@ -182,7 +182,7 @@ COLUMNS = len(FROM) + 1
 
 
 class NatsByDistance(SummingMetric):
-    """Sums of nats by the class of a token and by how many tokens ago that which comes back in it was last seen."""
+    """Sums of nats by class of token and distance to the last occurrence of what recurs in it."""
 
     def __init__(self, kind: np.ndarray, kinds: int, distance: np.ndarray, block: int) -> None:
         """The class of every token of the text and its distance, 0 if nothing comes back, each (tokens,).
@@ -211,9 +211,9 @@ class NatsByDistance(SummingMetric):
 
 
 class Recency(NatsByDistance):
-    """Nats of every token by how many tokens ago the same one came last in its row, apart from those that are new.
+    """Nats of every token by distance to its last occurrence in its row, with new tokens apart.
 
-    A memory of the words read so far shows here.
+    A memory of the words read so far lowers them.
     """
 
     name = "recency"
@@ -302,7 +302,7 @@ def ends(column: int) -> dict[str, Any]:
 
 
 def last_seen(ids: np.ndarray, row: int) -> np.ndarray:
-    """Return how many tokens ago each token (tokens,) came last in its row of `row` tokens; 0 if it is new there."""
+    """Return the distance (tokens,) of each token to its last occurrence in its row of `row` tokens; 0 if new."""
     distances = np.zeros(len(ids), np.int32)
     for begin in range(0, len(ids), row):
         tokens = np.asarray(ids[begin : begin + row])
@@ -317,7 +317,7 @@ SUMS = ("nats", "tokens", "bits")
 
 
 class AnswerAccuracy(SummingMetric):
-    """Compare the likeliest token with every answer token."""
+    """Compare the most likely token with every answer token."""
 
     name = "answers"
 

@@ -31,7 +31,7 @@ Line = tuple[int | float | str | None, ...]
 
 
 def check_per_token(path: Path, batch_size: int = 1, overwrite: bool = False) -> None:
-    """Raise UserError unless per-token figures can be written to the path: better before the reading than after it."""
+    """Raise UserError unless per-token figures can be written to the path; called before the reading."""
     if batch_size > 1:
         raise UserError(
             "--per-token writes the tokens in the order of the text, so it needs one row; use --batch-size 1"
@@ -51,12 +51,12 @@ def check_table(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
 
 @contextmanager
 def text_file(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Open a file for text, compressed if it ends in .gz; it is in place once the block has ended well."""
+    """Open a text file, compressed if it ends in .gz, that is put in place when the block ends without error."""
     sweep_abandoned(path)
     with ExitStack() as stack:
         binary: Any = stack.enter_context(atomic_file(path))
         if path.suffix == ".gz":
-            # No name and no time in the header: the same figures, the same bytes.
+            # no name or time in the header, so that equal figures give equal bytes
             binary = stack.enter_context(gzip.GzipFile("", "wb", fileobj=binary, mtime=0))
         text = io.TextIOWrapper(binary, "utf-8", newline="")
         stack.callback(text.detach)  # writes what is buffered
@@ -64,7 +64,7 @@ def text_file(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 class PerToken(Metric):
-    """Write the figures of every token to a file, in one row; the file is in place once the reading has ended well."""
+    """Write the figures of every token to a file, put in place when the reading ends without error. Needs one row."""
 
     name = "per_token"
     takes_lines = True
