@@ -1,4 +1,4 @@
-"""A small model of bytes that learns as it codes, for text that a vocabulary does not have; whole numbers alone.
+"""A small adaptive model of bytes for text outside a vocabulary, in integer arithmetic.
 
 Context mixing (Mahoney 2005): five contexts, the last 0 to 3 bytes and all of a string so far, each predict the next bit. They
 are added in the logistic domain, with weights that learn:
@@ -14,11 +14,11 @@ ONE = 1 << 12
 """A probability of one."""
 _ORDERS = 5
 _LARGEST = 1 << 20
-"""Predictions that are held; then all are forgotten."""
+"""Maximum number of stored predictions, beyond which all are dropped."""
 _RATE = 10
 _NODES = 256
 _RECIPROCALS = [(1 << 16) * 2 // (2 * seen + 3) for seen in range(128)]
-"""Rate by which a prediction moves when it was seen so often."""
+"""Update rate of a prediction by the number of times it was seen."""
 _STEEPEST = 2047
 """The largest logit, in 256ths: beyond it a probability of 1 of 4096 or less is left."""
 
@@ -52,7 +52,7 @@ _STRETCH = _stretched()
 
 
 class ByteModel:
-    """Codes strings of bytes; what it has seen becomes shorter."""
+    """Codes strings of bytes; repeated content becomes shorter."""
 
     def __init__(self) -> None:
         self._predictions: dict[int, list[int]] = {}

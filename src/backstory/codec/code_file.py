@@ -22,14 +22,14 @@ CHECK_EVERY = 4096
 CHECK_BITS = 32
 _START = struct.Struct(">4sBII")
 TEXT = {"corpus": str, "fingerprint": str, "split": str, "unit": str, "nats_per_token": float}
-"""Types of what is said of the text of a proof."""
+"""Types of the fields on the text of a proof."""
 LATER = {"lines": None, "after": None}
 """Fields that older files of this version do not have; they are written only where they are not None."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """How a file was coded, so that a decoder does the same."""
+    """Settings of the coding, which a decoder must repeat."""
 
     content: Literal["file", "tokens"]
     """Content of the code: the bytes of a file, or the tokens of an evaluation."""
@@ -126,7 +126,7 @@ def _header(deflated: bytes) -> Header | None:
     header = Header(**cast(dict[str, Any], values))
     numbers = header.size, header.tokens, header.code_size, header.code_crc
     valid = min(numbers) >= 0 and 1 <= header.batch_size <= MOST_ROWS and len(header.layers) > 0
-    # The checksums of as many tokens would not fit into the code: no memory is taken for what a header says alone.
+    # The checksums of that many tokens would not fit into the code: a header alone must not cause allocations.
     checks = header.tokens // header.batch_size // CHECK_EVERY
     valid = valid and checks * CHECK_BITS <= 8 * header.code_size
     if header.content == "tokens":

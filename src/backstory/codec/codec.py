@@ -1,4 +1,4 @@
-"""Compress a file with a model, and decompress it: a decoder that has the model alone writes the same bytes.
+"""Compress a file with a model, and decompress it: a decoder with the model alone restores the same bytes.
 
 The length of the code is the score of the model on the file, in bits, and the decoder is the proof of it: it enforces all
 conditions of an honest score on every token (docs/codec.md).
@@ -55,7 +55,7 @@ class Compressed:
     model_bits: float
     """Length of the tokens: the score of the model."""
     spelling_bits: float
-    """Length of what tokens do not say: blanks, case, words outside the vocabulary."""
+    """Length of the spelling: blanks, case, words outside the vocabulary."""
     check_bits: float
     """Length of the checksums."""
     bits_per_byte: float | None

@@ -1,4 +1,4 @@
-"""Spelling: the bytes of a file that its tokens do not say (blanks, case, words outside the vocabulary), so that all come back.
+"""Spelling: the bytes of a file that its tokens leave open (blanks, case, words outside the vocabulary).
 
 A file is cut into units, one for each token: the blanks before it and its own bytes. What follows from the token alone costs
 nothing. The rest is coded after the token, by models that learn as they go. A word outside the vocabulary is `<unk>`, spelled
@@ -22,11 +22,11 @@ ESCAPED = -1
 """In the place of an id: no type stands for this unit, which is spelled out."""
 _BLANKS = re.compile(r"\s*")
 _LINES_AND_WORDS = re.compile(r".*\n?"), re.compile(r"\S+\s*|\s+")
-"""The parts in which a text is tried that does not come back whole."""
+"""Units of retry for a text that its tokens do not restore as a whole."""
 _GAP, _TEXT = 0, 1
 """Kinds of strings for the byte model."""
 _RANKS = 6
-"""Most blanks of a context that have a flag; others are spelled out."""
+"""Maximum number of blanks per context with a code of their own; others are spelled out."""
 
 
 class Unit(NamedTuple):
@@ -41,7 +41,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the tokens of a vocabulary are written."""
+    """The written form of a vocabulary's tokens."""
 
     vocabulary: Vocabulary
     texts: list[bytes] = field(repr=False)
@@ -137,7 +137,7 @@ class Spelling:
 
 
 class Speller:
-    """Codes how the units of a file are written, and learns from it."""
+    """Adaptive coder of the written form of a file's units."""
 
     def __init__(self, spelling: Spelling) -> None:
         self.spelling = spelling

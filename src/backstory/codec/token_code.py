@@ -2,7 +2,7 @@
 
     predict the next token of every row -> code the tokens -> observe them -> the next step
 
-Whatever a reader does with what it has observed, the decoder's does too; what a decoder does not have, it cannot use.
+Whatever a reader does with its observations, the decoder repeats. It cannot use anything that the decoder lacks.
 """
 
 import math
@@ -28,13 +28,13 @@ Rows = Sequence[tuple[int, int]]
 
 @dataclass
 class CodedText:
-    """The tokens and bytes coded up to now."""
+    """The tokens and bytes coded so far."""
 
     ids: list[int]
     texts: list[bytes]
     """The bytes of each token."""
     checked: int = 0
-    """Steps that came out right, by the checksums."""
+    """Steps verified by checksums."""
     checked_tokens: int = 0
     """Tokens of these steps."""
     bits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("model", "spelling", "rows", "checks"), 0.0))
@@ -54,7 +54,7 @@ class CodedText:
 
 
 class BrokenCode(Exception):
-    """A checksum does not come out."""
+    """Raised when a checksum differs."""
 
     def __init__(self, coded: CodedText) -> None:
         super().__init__(f"the code does not come out after step {coded.checked}")

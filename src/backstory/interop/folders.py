@@ -1,4 +1,4 @@
-"""Check the folder of a Hugging Face model before transformers opens any of it, and the packages that this takes."""
+"""Check the folder of a Hugging Face model before transformers opens any of it, and the packages it needs."""
 
 import re
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from backstory.storage.documents import parse
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 LARGEST_HEADER = 100_000_000
-"""Bytes of the header of a tensor file, as the library of safetensors has it."""
+"""Maximum header size of a tensor file in bytes, as in the safetensors library."""
 _LAYERS = re.compile(r".*(layers?|blocks|depths?)")
 _SIZES = re.compile(r"n_(embd|head|layer|inner|positions|ctx)|head_dim|(?!.*window|.*chunk).*(_size|_heads|layers)")
 
 
 @dataclass(frozen=True)
 class WeightSizes:
-    """Sizes of a model's weights by the headers of its files."""
+    """Sizes of a model's weights, from the headers of its files."""
 
     tensors: int
     elements: int
@@ -37,7 +37,7 @@ class WeightSizes:
 
         Raises ValueError there, at the first that is too many. Models are built without memory, and filled afterwards.
         """
-        # Parameters are registered as they are built and as they are filled, and packed weights hold several in one.
+        # Parameters are registered when built and when filled, and packed weights contain several.
         most, largest = 8 * self.tensors + 1000, 16 * self.elements + (1 << 26)
         many = elements = 0
 

@@ -32,9 +32,9 @@ from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 ROWS = 16
-"""Requests that are read side by side unless the harness says how many."""
+"""Default number of requests that are read side by side."""
 MOST_TOKENS = 256
-"""Tokens that a task lets be generated unless it says how many."""
+"""Default maximum of generated tokens."""
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -145,7 +145,7 @@ class BackstoryLM(LM):
         """
         super().__init__()
         _check_arguments(run, add_bos_token, unknown)
-        # The harness's own default; where it is not to be had, it takes what there is for other models too.
+        # The harness's own default; if it is unavailable, whatever is used for other models.
         device = "auto" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run, self.reader, _ = open_reader(str(run), reader, precision, LoadOptions(device=device))
         able = self.reader.capabilities
@@ -258,7 +258,7 @@ class BackstoryLM(LM):
         return [Score(*pair) for pair in zip(total.tolist(), likeliest.tolist(), strict=True)]
 
     def _check_greedy(self, prediction: Prediction, targets: Tensor, scored: Tensor, likeliest: Tensor) -> None:
-        """Take the rows (B,) out of `likeliest` of which a scored target is not the likeliest token."""
+        """Clear `likeliest` for the rows (B,) with a scored target that is not the most likely token."""
         rows, times = scored.nonzero(as_tuple=True)
         size = max(1, CHUNK // len(self.vocabulary))
         for r, t in zip(rows.split(size), times.split(size), strict=True):

@@ -21,7 +21,7 @@ from backstory.models.kernels.linear_log_prob import CHUNK
 from backstory.models.prediction import scored_once, steps_at
 
 WHOLE = 1024
-"""Most context of a model that is read whole, unless its settings say less: every block reads it again."""
+"""Maximum context of a model without a usable cache, unless its settings say less, because every block rereads it."""
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 """Names of the cache in models."""
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")

@@ -1,4 +1,4 @@
-"""The auxiliary prediction q beside the head's p, and the gate between them (span-based neural buffer, eqs. 8 to 10 and 14).
+"""Auxiliary prediction q next to the head's p, and the gate between them (span-based neural buffer, eqs. 8 to 10, 14).
 
 (1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T). `SpanBuffer` predicts q from memory, and its control
 `AuxiliarySoftmax` without memory.
@@ -29,9 +29,9 @@ class AuxiliaryOutput(NamedTuple):
     """Output of an auxiliary predictor at B x T positions."""
 
     vectors: Tensor | None
-    """(B, T, D): the head makes q of them; None if q points to words."""
+    """(B, T, D): input of the head for q; None if q points to words."""
     present: Tensor | None
-    """(B, T) bool: False where there is nothing to predict from; None if there always is."""
+    """(B, T) bool: False where nothing is stored to predict from; None if there always is."""
     weights: Tensor | None
     """(B, T, N): the attention, in the order of `SpanBuffer.covered`; None without attention."""
     state: State
@@ -77,7 +77,7 @@ class GatedPredictor(nn.Module):
         size: int,
         dropout: float = 0.0,
     ) -> None:
-        """`dropout` applies to the vectors from which the head makes q, in training."""
+        """`dropout` applies in training to the vectors from which the head computes q."""
         super().__init__()
         self.config, self.dropout = config, dropout
         # The name of its parameters in checkpoints and in the hash of the weights.

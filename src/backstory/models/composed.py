@@ -59,7 +59,7 @@ class ComposedModel(LanguageModel):
         super().__init__()
         self.embedding, self.core, self.dual, self.head, self.gated = embedding, core, dual, head, gated
         self.capabilities = core.capabilities
-        if gated is not None and isinstance(gated.auxiliary, SpanBuffer):  # which reaches farther than a core may
+        if gated is not None and isinstance(gated.auxiliary, SpanBuffer):  # which may reach farther than the core
             self.capabilities = replace(core.capabilities, maximum_length=None)
 
     @property
@@ -151,7 +151,7 @@ def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
             raise OverflowError(str(error)) from None
         if type(config.core).__module__.startswith("backstory."):
             raise
-        return None  # it may look at its weights, which have no numbers there
+        return None  # it may inspect its weights, which have no values there
 
 
 def check_parts(config: ModelConfig) -> None:

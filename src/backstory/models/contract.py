@@ -31,13 +31,13 @@ class Capabilities:
     recurrent: bool = True
     """The state has a fixed size, however long the text."""
     maximum_length: int | None = None
-    """The most tokens of context the model can use; None: no limit."""
+    """Maximum context in tokens that the model can use; None: no limit."""
     slides: bool = False
-    """A window of `maximum_length` slides over a longer text; otherwise the model starts again after so many tokens."""
+    """A window of `maximum_length` slides over a longer text; otherwise the model restarts after that many tokens."""
     keeps: int = 0
-    """Tokens of a full window that stay in it when it slides."""
+    """Number of tokens that stay in a full window when it slides."""
     rereads: bool = False
-    """Every block reads the text before it again, so that few long blocks are cheaper."""
+    """Every block rereads the text before it, so few long blocks are cheaper."""
 
 
 class ParamGroup(NamedTuple):
@@ -98,7 +98,7 @@ class LanguageModel(nn.Module, ABC):
         return f"{sum(p.numel() for p in self.parameters()):,} parameters, {self.vocabulary_size:,} types"
 
     def __repr__(self) -> str:
-        """Return a line for the model and one for each part, with the parameters that no part before it has."""
+        """Return a line for the model and one per part, with the parameters not already counted in earlier parts."""
         lines, counted = [f"{type(self).__name__}({self.extra_repr()})"], set()
         for name, part in self.named_children():
             own = {id(p): p.numel() for p in part.parameters() if id(p) not in counted}
@@ -109,13 +109,13 @@ class LanguageModel(nn.Module, ABC):
         return "\n".join(lines if more <= 0 else [*lines[: MOST_LINES - 1], f"  ... and {more + 1} more parts"])
 
     def overridden(self, changes: Mapping[str, str]) -> Self:
-        """Return a model of the same weights with other settings; this one stays as it is. Raises UserError."""
+        """Return a model with the same weights and other settings, without changing this one. Raises UserError."""
         known = self.inference_overrides()
         for name in changes:
             if name not in known:
                 others = f"; those that can are {', '.join(known)}" if known else "; remove it"
                 raise UserError(f"this model has no setting {name} that can change after training{others}")
-        # The parameters themselves, so that they take no memory twice and tied ones stay tied.
+        # The parameters themselves, so that no memory is duplicated and tied ones stay tied.
         other = copy.deepcopy(self, {id(p): p for p in (*self.parameters(), *self.buffers())})
         for name, value in changes.items():
             part, _, setting = name.partition(".")
@@ -199,7 +199,7 @@ class Core(nn.Module, ABC):
 
     @classmethod
     def memory_options(cls, config: CoreConfig) -> tuple[str, ...]:
-        """Return the names of the options of a config that are on and that take memory: what to turn off where it is short."""
+        """Return the names of a config's enabled options that take memory, which may be turned off to save it."""
         return ()
 
     def extra_activations(self, steps: int) -> float:

@@ -52,7 +52,7 @@ def unaffected() -> Iterator[None]:
 
 
 def each_unaffected(items: Iterator[T]) -> Iterator[T]:
-    """Yield items that are computed as they are asked for, each of them `unaffected` by who asks."""
+    """Yield items that are computed lazily, each `unaffected` by its consumer."""
     while True:
         with unaffected():
             try:
@@ -78,13 +78,13 @@ def choose_precision(precision: str, device: torch.device) -> Precision:
 
 
 def exact_float32() -> None:
-    """Let products of float32 be products of float32 in this process from now on, whatever it asked of PyTorch before.
+    """Make float32 products exact in this process from now on, whatever PyTorch settings it used before.
 
     By default recurrent and convolutional layers on a GPU take TF32, of 10 bits, and read a text differently in blocks of
     different length. Other models of the process are exact then too, and may be slower on a GPU; it may choose again after
     reading.
     """
-    # PyTorch's older setting comes first: where it disagrees with the others, PyTorch refuses to tell it.
+    # PyTorch's older setting first: if it disagrees with the others, its getter raises an error.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("highest")
@@ -161,7 +161,7 @@ def keep_freed_memory() -> bool:
 def available(device: torch.device) -> int | None:
     """Return the bytes that can still be allocated on the device; None if unknown, as on a CPU without Linux."""
     if device.type == "cuda":
-        # The system counts memory that PyTorch holds and does not use as taken.
+        # The system counts PyTorch's unused cached memory as taken.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     return available_memory()

@@ -2,8 +2,8 @@
 
 The softmax and the mixture of softmaxes (Yang et al. 2018, section 3). The dual connection (Oliva and Lago-Fernandez 2021, eqs.
 4 to 7) is d_t = ReLU(W_de e_t + W_dh h_t + b_d) between any core and any head: e_t is the word's vector as the core is given
-it, before `input_dropout` of the core, and h_t the core's output after its own `output_dropout`. What follows reads d_t in the
-place of h_t: the head, a span buffer and its gate, a cache. AR and TAR stay with the core's output.
+it, before `input_dropout` of the core, and h_t the core's output after its own `output_dropout`. The head, a
+span buffer and its gate, and a cache read d_t in place of h_t. AR and TAR apply to the core's output.
 """
 
 from abc import ABC, abstractmethod

@@ -72,9 +72,9 @@ def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = No
 def scored_once(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tensor], Tensor]:
     """Decorate a `log_prob`: without gradients, the same targets under the same autocast are not computed again.
 
-    A reader and what measures it ask for the same scores. With gradients they are always computed. Softmaxes do without
-    it: `linear_log_prob` keeps their scores, since it also keeps the residuals from which a reader learns without computing
-    the logits again.
+    A reader and its metrics request the same scores. With gradients they are always computed. Softmaxes do not need it:
+    `linear_log_prob` keeps their scores along with the residuals from which a reader learns without computing the
+    logits again.
     """
 
     @wraps(log_prob)
@@ -339,7 +339,7 @@ def _linear_log_prob(prediction: Softmax | MixtureOfSoftmaxes, vectors: Tensor, 
 
 
 def largest_shift(dtype: torch.dtype) -> float:
-    """Return the largest shift after which p + (1 - p) e^s is still right to 2%, where 1 - p is rounded off: 12 in float32."""
+    """Return the largest shift for which p + (1 - p) e^s is accurate to 2% although 1 - p is rounded: 12 in float32."""
     return -math.log(torch.finfo(dtype).eps) - 4
 
 

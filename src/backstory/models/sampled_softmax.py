@@ -38,7 +38,7 @@ def word_count(targets: Tensor, types: int, frequent: int, sampled: int) -> int:
 
 
 def _certain(targets: Tensor, types: int, frequent: int) -> Tensor:
-    """Return the mask (V,) of the words that take part without being drawn."""
+    """Return the mask (V,) of the words that always take part."""
     certain = torch.zeros(types, dtype=torch.bool, device=targets.device)
     certain[:frequent] = True
     certain[targets.flatten()] = True

@@ -1,6 +1,6 @@
 """A model's state as an explicit tree of tensors: detach, move, copy, flatten to names and back.
 
-The `check_*` functions say what was wrong with an argument of a model or of one of its parts, once torch has failed.
+The `check_*` functions explain a wrong argument of a model or one of its parts after torch has failed.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from backstory.config.arguments import described, diagnosed, with_article
 from backstory.config.renamed import STATES
 
 State = Any
-"""Named tuples, tuples, lists or dictionaries of tensors and of further such trees; None where there is no state."""
+"""Nested named tuples, tuples, lists or dictionaries of tensors; None for no state."""
 
 S = TypeVar("S")
 
@@ -40,7 +40,7 @@ def map_state(function: Callable[[Tensor], Tensor], state: S) -> S:
 
 
 def detach(state: S) -> S:
-    """Cut the state off from the graph that made it (between segments)."""
+    """Detach the state from its graph (between segments)."""
     return map_state(Tensor.detach, state)
 
 

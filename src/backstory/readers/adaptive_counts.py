@@ -29,13 +29,13 @@ class ByLength(Prediction):
 
 @dataclass(frozen=True, eq=False)
 class AdaptivePrediction(ByLength):
-    """Predictions of a text's counts at places in a block of it, computed when they are used."""
+    """Predictions from a text's counts at positions of a block, computed lazily."""
 
     texts: CountedTexts
     codes: tuple[np.ndarray, ...]
     """Of each row of the block: everything up to the block's last token."""
     ends: Tensor
-    """(B, T) int64: how many codes of its row each position knows."""
+    """(B, T) int64: the number of codes of its row that each position knows."""
     rows: Tensor
     """(B, T) int64: the row of the block."""
 
@@ -85,9 +85,9 @@ def log_tensor(p: np.ndarray, device: torch.device) -> Tensor:
 
 
 class _Row:
-    """Codes of a text that grows, in one array with room for more.
+    """Codes of a growing text, in one array with spare capacity.
 
-    What was handed out stays as it is, as predictions hold it: codes that contradict it go to another array.
+    Published codes never change, because predictions refer to them: contradicting codes go to a new array.
     """
 
     def __init__(self, codes: np.ndarray) -> None:
@@ -99,7 +99,7 @@ class _Row:
         return self._array[: self._length]
 
     def followed_by(self, more: np.ndarray) -> np.ndarray:
-        """Return the codes and some more (M,), of which the row takes none."""
+        """Return the codes followed by more (M,), without adding these to the row."""
         end = self._length + len(more)
         shared = slice(self._length, min(self._written, end))
         if end > len(self._array) or (self._array[shared] != more[: shared.stop - shared.start]).any():
@@ -111,7 +111,7 @@ class _Row:
         return self._array[:end]
 
     def extend(self, more: np.ndarray) -> None:
-        """Take more codes (M,)."""
+        """Append codes (M,)."""
         self._length = len(self.followed_by(more))
 
 
@@ -136,7 +136,7 @@ class AdaptiveCounts:
     def predict(self, tokens: Tensor) -> AdaptivePrediction:
         """Return the prediction at each position of the block tokens (B, T)."""
         inputs = tokens.cpu().numpy().astype(np.int32)
-        # The first token was counted when it was a target, unless the text begins with it or goes on with another.
+        # The first token was counted as a target, unless the text begins with it or continues otherwise.
         self._lead = [_lead(row.codes, first) for row, first in zip(self._rows, inputs[:, 0], strict=True)]
         rows = [row.followed_by(more) for row, more in self._after_lead(inputs[:, 1:])]
         known = torch.tensor([len(codes) for codes in rows], device=tokens.device)[:, None] - tokens.shape[1]

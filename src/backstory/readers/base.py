@@ -31,9 +31,9 @@ class ReaderCapabilities:
     adapts_weights: bool = False
     """Weights move while it reads (in a copy; the loaded model stays as it was)."""
     independent_rows: bool = True
-    """A row's scores do not depend on the rows that are read beside it."""
+    """A row's scores do not depend on the other rows."""
     collects_blocks: bool = False
-    """A block may come in pieces: what is learned from it waits until all of it was observed."""
+    """A block may come in pieces: learning waits until all of it was observed."""
 
 
 class Reader(ABC):
@@ -87,7 +87,7 @@ class Reader(ABC):
         """Restore a snapshot, which stays usable."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what results record of it beside its settings: what it learned on, and what it holds."""
+        """Return what results record besides its settings: the text it learned on, and the memory it holds."""
         return {}
 
     def prepared(self) -> list[str]:
@@ -95,9 +95,9 @@ class Reader(ABC):
         return []
 
     def other_models(self) -> dict[str, str]:
-        """Return the SHA-256 (hex), by name, of the weights of other models that are read beside its own.
+        """Return the SHA-256 (hex), by name, of the weights of other models that it reads with.
 
-        What the readers of these models were prepared with is among them.
+        They include the preparations of these models' readers.
         """
         return {} if self.inner is None else self.inner.other_models()
 
@@ -128,7 +128,7 @@ def joint_capabilities(readers: Sequence[Reader]) -> ReaderCapabilities:
 
 
 def joint_block(readers: Sequence[Reader]) -> int:
-    """Return the block of a reader that reads with all of these at once: the largest that no block of a learning one breaks."""
+    """Return the block size of a reader over all of these: the largest that does not split a learning reader's block."""
     most = min(reader.block for reader in readers)
     learning = [reader.block for reader in readers if not reader.capabilities.block_invariant]
     if not learning:
@@ -188,7 +188,7 @@ class StaticReader(Reader):
 class WrappingReader(Reader):
     """Base of a reader on top of another, whose model, block and capabilities are its own too.
 
-    Only `predict` is left to write for one that keeps nothing of what it reads; any other extends the four methods here.
+    A reader without state of its own implements only `predict`; any other extends the four methods here.
     """
 
     inner: Reader
@@ -276,5 +276,5 @@ def places_of(block: Block, size: int) -> np.ndarray:
 
 @checked(tokens=1, batch_size=1, block=1)
 def block_count(tokens: int, batch_size: int, block: int) -> int:
-    """Return how many blocks `blocks` yields."""
+    """Return the number of blocks that `blocks` yields."""
     return math.ceil(math.ceil(tokens / min(batch_size, tokens)) / block)

@@ -22,7 +22,7 @@ Context = tuple[int, ...]
 
 
 class Followers:
-    """The words that followed a context, with their counts, and how many there are of count 1 and 2."""
+    """The words that followed a context with their counts, and the number of words with count 1 and 2."""
 
     __slots__ = ("counts", "ones", "total", "twos")
 
@@ -45,7 +45,7 @@ class Followers:
 
 
 class Level(NamedTuple):
-    """Tokens that followed one context in use at some place."""
+    """Tokens that followed a context in use at some position."""
 
     counts: dict[int, int]
     discounts: Sequence[float]
@@ -63,18 +63,18 @@ class Smoothing:
     discounts: tuple[tuple[float, float, float, float], ...]
     """D by the count, for contexts of each length, from 0."""
     escapes: bool = False
-    """Method C: an escape counts as often as there are different words."""
+    """Method C: an escape counts as often as the number of distinct words."""
     exclusion: bool = False
 
     @classmethod
     def ppm(cls, order: int, escape: str, discount: float, exclusion: bool) -> "Smoothing":
-        """Return that of PPM with contexts of `order` words and escapes by method `c`, or `d` with a discount."""
+        """Return PPM's smoothing with contexts of `order` words and escapes by method `c`, or `d` with a discount."""
         taken = 0.0 if escape == "c" else discount
         return cls(((0.0, taken, taken, taken),) * (order + 1), escape == "c", exclusion)
 
     @classmethod
     def kneser_ney(cls, counts: NgramCounts) -> "Smoothing":
-        """Return that of n-grams that were counted."""
+        """Return the smoothing of counted n-grams."""
         return cls(tuple(tuple(d.tolist()) for d in counts.discounts))
 
     def scale_and_left(self, length: int, total: int, kinds: Sequence[int]) -> tuple[float, float]:
@@ -87,14 +87,14 @@ class Smoothing:
 
 
 class CountedText:
-    """A text with counts of what followed each of its contexts, at a place in it that can move back and forth.
+    """A text with counts of the successors of its contexts, at a position that can move back and forth.
 
-    A text is a row of codes: a word, or ~word for one that is only context, which nothing predicted. Everything here follows
-    from the codes before the place, so that any reader may use it to look at any text.
+    A text is a row of codes: a word, or ~word for one that is only context and was not predicted. Everything here
+    follows from the codes before the position, so any reader may use it for any text.
     """
 
     def __init__(self, types: int, longest: int, smoothing: Smoothing, base: NgramCounts | None = None) -> None:
-        """Contexts have `longest` words at most. Counting begins with `base`, or with nothing."""
+        """Contexts have at most `longest` words. Counting starts from `base`, or from nothing."""
         self.types, self.longest, self.smoothing, self.base = types, longest, smoothing, base
         self.boundary = None if base is None else base.boundary
         self.unigrams = np.zeros(types, np.int64) if base is None else base.unigrams.copy()
@@ -112,7 +112,7 @@ class CountedText:
         return len(self._words)
 
     def common(self, codes: np.ndarray) -> int:
-        """Return how many codes (N,) this text begins with."""
+        """Return the length of the common prefix with these codes (N,)."""
         size = min(len(self), len(codes))
         # Rows of codes are part of a longer array, in which nothing changes that was handed out.
         start = min(self._known, size) if codes.base is not None and codes.base is self._source else 0
@@ -148,7 +148,7 @@ class CountedText:
             self._change(word, -1)
 
     def _contexts(self) -> list[Context]:
-        """Return the contexts at this place, the shortest, of one word, first."""
+        """Return the contexts at this position, starting with the shortest, of one word."""
         reach = self._reach[-1] if self._reach else 0
         recent = tuple(self._words[len(self) - reach :])
         return [recent[reach - length :] for length in range(1, reach + 1)]
@@ -185,7 +185,7 @@ class CountedText:
         return followers
 
     def _levels(self) -> list[Level]:
-        """Return the contexts in use at this place that something followed, the shortest, of one word, first."""
+        """Return the contexts in use at this position that have successors, starting with the shortest, of one word."""
         levels = []
         for length, context in enumerate(self._contexts(), 1):
             followers = self._get(context)
@@ -195,7 +195,7 @@ class CountedText:
                 counts, total = followers.counts, followers.total
                 kinds = followers.ones, followers.twos, len(counts) - followers.ones - followers.twos
             else:
-                break  # what is longer was never seen either
+                break  # longer ones were not seen either
             scale, left = self.smoothing.scale_and_left(length, total, kinds)
             levels.append(Level(counts, self.smoothing.discounts[length], scale, left))
         return levels
@@ -241,7 +241,7 @@ class CountedText:
         return self.smoothing.scale_and_left(0, self._total, kinds)
 
     def _excluding(self) -> np.ndarray:
-        """Return p (V,), each context shared out among the words that no longer context has shown."""
+        """Return p (V,), each context distributed over the words that no longer context has."""
         p, rest = np.zeros(self.types), np.ones(self.types, bool)
         mass = 1.0
         for length, level in reversed([(0, None), *enumerate(self._levels(), 1)]):
@@ -265,8 +265,8 @@ class CountedText:
 
 
 def _first_difference(one: np.ndarray, other: np.ndarray, start: int) -> int:
-    """Return where two rows (N,) that are equal up to `start` differ first; N if nowhere."""
-    step = 256  # other texts differ early, so that little is compared of most
+    """Return the first difference of two rows (N,) that are equal up to `start`; N if there is none."""
+    step = 256  # other texts differ early, so most comparisons are short
     while start < len(one):
         differ = one[start : start + step] != other[start : start + step]
         if differ.any():
@@ -290,9 +290,9 @@ def _discounted(counts: np.ndarray, discounts: Sequence[float]) -> np.ndarray:
 
 
 class CountedTexts:
-    """A few texts with counts, of which the one that needs the fewest steps is moved to where a reader is.
+    """A few texts with counts; the one that needs the fewest steps is moved to a reader's position.
 
-    Readers that came from each other share it: to start again, or to restore a snapshot, costs only the way there.
+    Copies of a reader share it: restarting, or restoring a snapshot, costs only the steps to that position.
     """
 
     def __init__(self, types: int, longest: int, smoothing: Smoothing, base: NgramCounts | None = None) -> None:
@@ -302,10 +302,10 @@ class CountedTexts:
         """The one used last is the last."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> "CountedTexts":
-        return self  # a copy of a reader shares it too: what it says of a place depends on nothing but the place
+        return self  # copies of a reader share it, since its answers depend on the position alone
 
     def at(self, codes: np.ndarray) -> CountedText:
-        """Return a text that is at the end of these codes (N,), until the next call."""
+        """Return a text at the end of these codes (N,), valid until the next call."""
         steps = [len(text) + len(codes) - 2 * text.common(codes) for text in self._texts]
         nearest = int(np.argmin(steps)) if steps else 0
         if steps and steps[nearest] <= len(codes):

@@ -1,4 +1,4 @@
-"""An ensemble: any reader mixed with readers of other models over the same vocabulary, by weights that are the same everywhere.
+"""An ensemble: any reader mixed, by constant weights, with readers of other models over the same vocabulary.
 
 P(w) = (1 - lambda) P_inner(w) + lambda / K sum_k P_k(w)
 """
@@ -22,7 +22,7 @@ from backstory.storage.manifest import best_file
 
 
 class Members:
-    """Readers of other models as one source of predictions: the mean of theirs. Each learns from the text as it would alone."""
+    """Source of the mean prediction of other models' readers. Each learns from the text as if it were alone."""
 
     def __init__(
         self,
@@ -109,6 +109,6 @@ def ensemble_kind(open_members: Opener) -> ReaderKind:
 
 
 def members_digest(names: Sequence[str]) -> str:
-    """Return a digest of the weights of runs: the same wherever they are named from, another when one is trained again."""
+    """Return a digest of the runs' weights, which does not depend on their paths and changes with retraining."""
     weights = [best_file(Path(name)) or name for name in names]
     return hashlib.sha256("\n".join(weights).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""A reader interpolated with another source of predictions, by a weight that is the same everywhere; how the weight is tuned.
+"""A reader interpolated with another source of predictions by a constant weight, and the tuning of the weight.
 
 P(w) = (1 - lambda) P_inner(w) + lambda P_source(w)
 """
@@ -18,11 +18,11 @@ from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import joined
 
 WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
-"""The weights that are tried."""
+"""Weights to try."""
 
 
 class PredictionSource(Protocol):
-    """Predictions for B texts, beside those of the reader; `copy.copy` gives another in the same state."""
+    """Source of predictions for B texts. `copy.copy` gives another in the same state."""
 
     def start(self, batch_size: int) -> None:
         """Begin `batch_size` texts."""

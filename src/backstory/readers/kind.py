@@ -35,7 +35,7 @@ class BuildContext:
     inner: Reader | None = None
     """The reader that it wraps; None for one that reads with the model itself."""
     loaded: Loaded = field(default_factory=dict)
-    """Objects loaded or counted of the run already."""
+    """Objects already loaded or counted for the run."""
 
     def statistics(self, moving: str) -> Statistics:
         """Return the run's statistics of the weights that move, read from its folder once. Raises UserError."""

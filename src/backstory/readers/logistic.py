@@ -19,11 +19,11 @@ from backstory.models.prediction import steps_at
 from backstory.readers.adaptive_counts import ByLength
 
 LEAST = 1e-30
-"""A probability counts as no less than this in a product."""
+"""Lower bound of a probability in a product."""
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 """Entropies of the linear mixture, in nats, that divide the positions among sets of weights."""
 LENGTHS = 12
-"""Contexts that are longer share a set."""
+"""Longer contexts share a set."""
 SETS = {"none": 1, "entropy": len(EDGES) + 1, "length": LENGTHS + 1}
 
 

@@ -73,7 +73,7 @@ class MixtureReader(Reader):
 
     @checked()
     def __init__(self, inner: Reader, settings: MixtureSettings, *others: Reader) -> None:
-        """Blend what `inner` is made of with `others`, if any, whose vocabulary is the same.
+        """Blend the experts of `inner` with `others`, if any, over the same vocabulary.
 
         Raises UserError for settings out of range, and where there is nothing to blend.
         """
@@ -102,7 +102,7 @@ class MixtureReader(Reader):
         predictions = [reader.predict(tokens) for reader in self.readers]
         experts, shares = experts_of(self.readers, predictions, tokens)
         on = taking_part(shares)
-        # The targets that are known already; the last position's is not, and nothing depends on it here.
+        # The last position's target is unknown, but nothing depends on it here.
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
         single = tokens.shape[1] == 1
         scores = np.zeros((len(tokens), 1, len(experts))) if single else self.scores_of(experts, following)
@@ -130,7 +130,7 @@ class MixtureReader(Reader):
             reader.observe(targets)
 
     def _learn(self, block: "_Pending", targets: Tensor) -> None:
-        """Move the weights past a block with these targets (B, T); those that its own tokens say are not scored again."""
+        """Update the weights over a block with targets (B, T). Targets known from its own tokens are not scored again."""
         known = torch.equal(block.following[:, :-1], targets[:, :-1])
         if known and targets.shape[1] > 1:
             rows = torch.arange(len(targets), device=targets.device)
@@ -227,7 +227,7 @@ def taking_part(shares: Tensor) -> np.ndarray:
 
 
 def factors_of(settings: MixtureSettings, experts: Sequence[Prediction], weights: Tensor, shares: Tensor) -> Factors:
-    """Return what the product is made of; weights of the sum (R, T, K)."""
+    """Return the factors of the product; weights of the sum (R, T, K)."""
     return Factors(experts, weights, shares, settings.lengths, settings.context)
 
 

@@ -1,9 +1,9 @@
-"""Neural cache (Grave et al. 2017): words that followed states like the present one lately are likelier to come again.
+"""Neural cache (Grave et al. 2017): words that recently followed similar states become more likely.
 
     P_cache(w | h_t) ~ sum_i [w_i = w] exp(theta h_i . h_t)        over the last `window` pairs (h_i, w_i), i < t
     P(w) = (1 - lambda) P_inner(w) + lambda P_cache(w)
 
-h_t is what the head read, raw; w_i is the word that came after h_i.
+h_t is the head's input before dropout; w_i is the word after h_i.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind, joined
 
 GROWTH = 4
-"""When there is no room left, a quarter of what is held is added, so that a token is copied a few times in all."""
+"""A full buffer grows by one part in this many, so that a token is copied only a few times in all."""
 
 
 class Pairs:
-    """The last `most` pairs (h_i, w_i) of B rows, oldest first, in memory that grows with what is held.
+    """The last `most` pairs (h_i, w_i) of B rows, oldest first, in a buffer that grows with its content.
 
     A block's pairs are first offered, then kept.
     """
@@ -44,7 +44,7 @@ class Pairs:
         self._start = self._end = self._offered = 0
 
     def __len__(self) -> int:
-        """Return how many pairs a row holds; those offered are not counted."""
+        """Return the number of pairs that a row holds, without offered ones."""
         return self._end - self._start
 
     def offer(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class Pairs:
         return vectors[:, known], words[:, known].clone()
 
     def keep(self, targets: Tensor) -> None:
-        """Hold the block that was offered last, its targets (B, T) being the words; the oldest pairs go."""
+        """Store the last offered block with its targets (B, T) as words; the oldest pairs are dropped."""
         if self._words is None or not self._offered:
             return
         self._words[:, self._end : self._end + self._offered] = targets
@@ -78,7 +78,7 @@ class Pairs:
         return self._vectors[:, held].clone(), self._words[:, held].clone()
 
     def restore(self, snapshot: tuple[Tensor, Tensor] | None) -> None:
-        """Hold what a snapshot has."""
+        """Restore a snapshot."""
         self._vectors, self._words = (None, None) if snapshot is None else clone(snapshot)
         self._start, self._end = 0, 0 if self._words is None else self._words.shape[1]
         self._offered = 0
@@ -151,7 +151,7 @@ class NeuralCache(WrappingReader):
         scores, words = in_window(hidden * self.settings.theta, vectors, known, self.settings.window)
         weights = torch.softmax(scores, 2)
         if not len(self._pairs):
-            weights[:, 0] = 0.0  # not nan: the first position of a text has nothing to remember
+            weights[:, 0] = 0.0  # not nan: the first position of a text has no pair
         return Pointer(p.activations, weights, words, self.model.vocabulary_size)
 
     def observe(self, targets: Tensor) -> None:

@@ -125,7 +125,7 @@ class NgramCounts:
         return p
 
     def distribution(self, contexts: np.ndarray) -> np.ndarray:
-        """Return p (N, V) of every word after contexts (N, order - 1); the words that follow them are all that is touched."""
+        """Return p (N, V) of every word after contexts (N, order - 1); only successors of the contexts are touched."""
         return deque(self.by_length(contexts), 1)[0]
 
     def by_length(self, contexts: np.ndarray) -> Iterator[np.ndarray]:

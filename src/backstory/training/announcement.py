@@ -1,4 +1,4 @@
-"""Lines that a training prints before its first step: what is trained on which machine, and what to know of the text."""
+"""Lines that a training prints before its first step: the model, the machine, and notes on the text."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ from backstory.runs.run_folder import Mode
 from backstory.training.loop import Trainer
 
 MANY_WORDS = 50_000
-"""Word types of a user's own text from which on training is said to be slow."""
+"""Number of word types in a user's own text from which a note says that training is slow."""
 FEW_TOKENS = 100_000
-"""Tokens of a split that are enough to score a model, whatever the share of the text that they are."""
+"""Number of tokens in a split that suffices to score a model, whatever its share of the text."""
 
 
 def announce_training(console: Console, trainer: Trainer, mode: Mode, choice: str | None) -> None:
@@ -43,7 +43,7 @@ def _lines(trainer: Trainer, mode: Mode, choice: str | None) -> Iterator[str]:
 
 
 def _position(trainer: Trainer, mode: Mode) -> str | None:
-    """Return where a run that is resumed or finished goes on; None for a new one."""
+    """Return where a resumed or finished run continues; None for a new one."""
     progress, path = trainer.progress, trainer.folder.path
     if progress.finished:
         return f"{path} is finished already, after step {progress.step:,}; there is nothing left to train"
@@ -53,7 +53,7 @@ def _position(trainer: Trainer, mode: Mode) -> str | None:
 
 
 def _text_advice(dataset: Dataset, text: TextConfig) -> Iterator[str]:
-    """Yield what was left out of the text, and what of it makes training slow or its scores doubtful."""
+    """Yield notes on text that was left out, and on properties that slow down training or make its scores doubtful."""
     unit = dataset.vocabulary.tokenizer.unit
     lines = [dataset.left_out, _unknown_warning(dataset, text), _size_advice(dataset), _split_advice(dataset)]
     yield from filter(None, lines)
@@ -61,7 +61,7 @@ def _text_advice(dataset: Dataset, text: TextConfig) -> Iterator[str]:
 
 
 def _size_advice(dataset: Dataset) -> str | None:
-    """Return how to train faster than with the many words of a user's own text."""
+    """Return advice on faster training for a user's text with many word types."""
     types = len(dataset.vocabulary)
     if dataset.corpus in CORPORA or dataset.vocabulary.tokenizer.unit != "word" or types < MANY_WORDS:
         return None
@@ -69,7 +69,7 @@ def _size_advice(dataset: Dataset) -> str | None:
 
 
 def _split_advice(dataset: Dataset) -> str | None:
-    """Return how to choose the splits of a user's own text, if its validation or test split is below 1% of the tokens."""
+    """Return advice on splits if validation or test is below 1% of the tokens of a user's own text."""
     tokens = {name: len(split.ids) for name, split in dataset.splits.items()}
     small = {name: n for name, n in tokens.items() if n < min(FEW_TOKENS, 0.01 * sum(tokens.values()))}
     if dataset.corpus in CORPORA or not small:

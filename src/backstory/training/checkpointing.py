@@ -44,7 +44,7 @@ def pack(
 
 
 def pack_rank(state: State, device: torch.device) -> dict[str, Tensor]:
-    """Return what each rank has of its own: `state/...` and its random-number generators, `random/...`."""
+    """Return the tensors of a rank: `state/...`, and its random-number generators, `random/...`."""
     return {f"state/{name}": tensor for name, tensor in flatten(state).items()} | random_states(device)
 
 

@@ -1,4 +1,4 @@
-"""Train a model into a run folder: the whole of `backstory train`, callable from Python."""
+"""Train a model into a run folder: `backstory train` as a function."""
 
 import json
 import statistics
@@ -113,7 +113,7 @@ def train(
 
         initial_run = None if init_from is None else initialise_from(trainer, init_from)
         changed = resume(trainer, accept) if mode == "resume" else frozenset()
-        # What was accepted, or begun with, is in the first checkpoint and need not be given again.
+        # Accepted differences and initial weights are in the first checkpoint, so the next resume need not name them.
         save_first = bool(changed) or initial_run is not None
         with shown_progress(console if ranks.first else make_console(quiet=True)):
             choice = None if trainer.progress.finished else set_threads(trainer, threads)
@@ -125,7 +125,7 @@ def train(
         if trainer.progress.finished and not changed and _finished_result(trainer.folder):
             best_checkpoint(out)
         announce_training(console, trainer, mode, choice)
-        # A run that was killed before its provenance told of the other run would be resumed without its weights.
+        # Otherwise a run killed before its provenance names the other run would be resumed without those weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
         trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
         with _explained_failures(trainer.folder):
@@ -140,7 +140,7 @@ def train(
 
 
 def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
-    """Return the pieces that a run trained on its corpus and saved; trained again they might differ."""
+    """Return the pieces that a run trained on its corpus and saved, because retrained ones might differ."""
     if trained_kind(config.text.tokenizer) is None:
         return None
     try:
@@ -169,7 +169,7 @@ def _check_arguments(
 
 @contextmanager
 def _only_thread() -> Iterator[None]:
-    """Refuse a training beside that of another thread, as torch's random numbers belong to the process."""
+    """Refuse to train while another thread does, because torch's random numbers belong to the process."""
     if not _TRAINS.acquire(blocking=False):
         raise UserError(
             "another thread of this process is training, and both would draw from the same random numbers; train one after "
@@ -247,7 +247,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
 
 
 def _begins_with_counts(trainer: Trainer, mode: Mode, init_from: Path | None) -> bool:
-    """Return whether the embedding is still to be made from counts: at the beginning, with weights of no other run."""
+    """Return True if the embedding must still be made from counts: at the start of a run without `init_from`."""
     of_another = init_from is not None or (mode == "resume" and INIT_FROM in first_provenance(trainer.folder))
     return trainer.config.model.embedding.initialisation == "ppmi" and trainer.progress.step == 0 and not of_another
 
@@ -342,7 +342,7 @@ def _best_hashes(trainer: Trainer) -> dict[str, str]:
 
 
 def _unit(trainer: Trainer) -> str:
-    """Return the token that scores are per: a token of the text, or of an answer if only answers are trained on."""
+    """Return the unit of scores: a token of the text, or of an answer if only answers are trained on."""
     unit = trainer.dataset.vocabulary.tokenizer.unit
     return f"answer {unit}" if trainer.config.training.answer_loss_only else unit
 

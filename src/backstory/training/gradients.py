@@ -75,7 +75,7 @@ class Eager:
 
 @dataclass
 class Accumulated:
-    """The gradient of a batch from parts of its rows, one after another: the activations of one part are in memory at a time.
+    """Gradient of a batch computed in parts of its rows, with the activations of one part in memory at a time.
 
     The parts have dropout masks and weight drops of their own. The loss of the batch is the mean over its tokens, so that of
     a part counts by its rows.
@@ -83,7 +83,7 @@ class Accumulated:
 
     eager: Eager
     parts: int
-    """The most parts; there are fewer where there are fewer rows."""
+    """Maximum number of parts; fewer for fewer rows."""
 
     def __call__(self, text: Tensor, state: State, answer_mask: Tensor | None = None) -> tuple[Figures, State]:
         for p in self.eager.parameters:
@@ -114,7 +114,7 @@ class _Recording:
 
 
 def build_gradient(eager: Eager, device: torch.device, config: RunConfig) -> Gradient:
-    """Return the gradient as the settings want it: in parts, or replayed on a GPU, or else eagerly.
+    """Return the gradient for the settings: in parts, replayed on a GPU, or else eager.
 
     The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
     """
@@ -131,7 +131,7 @@ class Recorded:
     """
 
     MOST = 256
-    """Most lengths that are recorded; segments of further lengths run eagerly."""
+    """Maximum number of recorded lengths; segments of further lengths run eagerly."""
 
     def __init__(self, eager: Eager) -> None:
         self._eager = eager

@@ -53,7 +53,7 @@ WINDOW = 20
 
 @dataclass
 class Trainer:
-    """A training in memory; `train` takes it from wherever it stands to its end, a stop, or an error."""
+    """A training in memory; `train` continues it to its end, a stop, or an error."""
 
     config: RunConfig
     dataset: Dataset
@@ -179,7 +179,7 @@ class Trainer:
     def _step(self, text: Tensor, answer_mask: Tensor | None, rate: float) -> dict[str, float]:
         """Update the weights; return the objective's figures. Raises NonFiniteError before the weights are touched."""
         figures, self.state = self.gradient(text, self.state, answer_mask)
-        # All in one: on a GPU every number that is fetched by itself waits for the device. The norm is of mean gradients.
+        # Fetched together, because on a GPU each separate fetch waits for the device. The norm is of mean gradients.
         values = self.ranks.mean(torch.stack(list(figures.values()))).tolist()
         if not all(map(math.isfinite, values)):
             listed = ", ".join(f"{name} {value}" for name, value in zip(figures, values, strict=True))
@@ -204,7 +204,7 @@ class Trainer:
         progress.begin_window()
 
     def _agreed(self, stop: StopRequest, due: bool = False) -> tuple[bool, bool]:
-        """Return whether any rank is to stop, and whether a checkpoint is due at any: all of them do the same."""
+        """Return whether any rank must stop, and whether any is due for a checkpoint; all ranks then do the same."""
         failed = 0 if self.callbacks.error is None else signal.SIGTERM
         number, due_anywhere = self.ranks.largest(stop.signal or failed, due)
         if number and stop.signal is None:  # never set back: one may have come meanwhile, and counts the next time
@@ -232,7 +232,7 @@ class Trainer:
         return gradient
 
     def _try(self, gradient: Gradient, length: int) -> None:
-        """Compute the gradient of the first tokens without an update; random numbers continue as if it had not been."""
+        """Compute the gradient of the first tokens without an update and without effect on random numbers."""
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             text, answer_mask = self.batches.segment(0, min(length, self.batches.rows.shape[1] - 1), self.device)
             gradient(text, self._start(), answer_mask)
@@ -244,7 +244,8 @@ class Trainer:
     def _breakdown(self, problem: str) -> NonFiniteError:
         """Return the error for numbers that are not finite, with its remedy.
 
-        A checkpoint of these very weights is removed if there is a whole one before it: resumed, it would break down at once.
+        A checkpoint of the same weights is removed if an earlier whole one exists, because resuming it would fail at
+        once.
         """
         remedy = "Start again with --overwrite and a smaller --training.learning-rate"
         if self.ranks.first and drop_last(self.folder, self.progress.step):
@@ -320,7 +321,7 @@ class Trainer:
         self.model.embedding.noise = stages.embedding_noise(self.progress, self.config.model)
 
     def _advance_stage(self) -> None:
-        """Go on to fine-tuning, or to the end, when it is due, but not before a validation.
+        """Move on to fine-tuning, or to the end, when due, but not before a validation.
 
         Fewer steps than were done before the first one may have been accepted on resuming.
         """
@@ -331,7 +332,7 @@ class Trainer:
         self.progress.finished = stages.finished(self.progress, self.config.training)
 
     def _begin_finetuning(self) -> None:
-        """Go on with averaged SGD from the best weights, averaged from the first step (Merity et al. 2018, section 4)."""
+        """Continue with averaged SGD from the best weights, from the first step on (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
         try:
             load_weights(self.model, read_best(self.folder, self.progress.best_epoch).tensors["weights"])

@@ -1,4 +1,4 @@
-"""The matrix products of a training step and nothing else: what no step of a model can do without.
+"""The matrix products of a training step alone, which every step of a model needs.
 
 Every layer y = x W^T takes three products over the positions of a segment: y itself, and the gradients d_x = d_y W and
 d_W = d_y^T x. Where an input is the state of the step before, the products for y and d_x follow one another, step by step; that

@@ -48,8 +48,8 @@ def check_memory(
 
     Each of several ranks has its share of the batch. On a CPU, those of one machine share its memory.
 
-    Tests hold the estimate to 0.6 to 1.3 times what is measured (the same step takes up to a third more in one process than
-    in another, as the allocator's heap falls out), so a run is refused from 1.3 times what is free on.
+    Tests hold the estimate to 0.6 to 1.3 times the measured memory (the same step takes up to a third more in some
+    processes, depending on the allocator's heap), so a run is refused from 1.3 times the free memory.
     """
     free, ranks = available(device), ranks or Ranks()
     if free is not None and device.type == "cpu":
@@ -70,8 +70,8 @@ def check_memory(
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
-    """Return bytes that a training step takes, by what takes them; infinite where no tensor can be so large, and
-    nothing for a model that cannot be built without memory (`outline`).
+    """Return the bytes that a training step takes, by purpose; infinite if no tensor can be that large, and empty for a
+    model that cannot be built without memory (`outline`).
 
     Raises UserError when the parts of the model do not fit together.
     """
@@ -80,7 +80,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         model = outline(config.model, text.types)
     except OverflowError:
         return {"weights": math.inf}
-    if model is None:  # what is wrong with it, if anything, shows when it is built
+    if model is None:  # building it reports any fault
         return {}
     parameters, width = count_parameters(model), model.head.weight.shape[1]
     embedding, item = model.embedding.weight.numel(), precision.dtype.itemsize
@@ -126,7 +126,7 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
 
 
 def _to_turn_off(config: RunConfig, text: Text, precision: Precision, most: float) -> Iterator[str]:
-    """Yield the options of the core without which a step takes less than so many bytes."""
+    """Yield the options of the core without which a step takes less than this many bytes."""
     core: Any = config.model.core
     kind: Any = CORES[type(core)]
     for option in kind.memory_options(core):

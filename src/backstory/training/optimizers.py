@@ -99,7 +99,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the model's weights by the mean for the block; they stay while nothing is averaged."""
+        """Replace the model's weights by the mean within the block, if there is one."""
         if not self.count:
             yield
             return

@@ -27,7 +27,7 @@ def processes(workers: int | None, threads: int | None, out: Path, resumed: bool
 def _recorded(out: Path) -> tuple[int, int]:
     """Return the processes of the run's newest checkpoint and the threads of each; 1 where it does not say."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # resuming, which reads it again, reports what is wrong with it
+        with warnings.catch_warnings(action="ignore"):  # resuming reads it again and reports the fault
             newest = newest_checkpoint(RunFolder(out).checkpoints, LAST, frozenset({"progress"}))
         saved = {} if newest is None else newest.documents["progress"]
         numbers = [saved.get(key, 1) for key in ("ranks", "threads")]

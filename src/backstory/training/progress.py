@@ -20,7 +20,7 @@ PLANNED_AFTER = 0.25
 
 @dataclass
 class Progress:
-    """Position of a run, and every plain number that it needs to go on."""
+    """Position of a run, and every plain number that it needs to continue."""
 
     finetuning: bool = False
     epoch: int = 1

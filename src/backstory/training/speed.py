@@ -1,4 +1,4 @@
-"""Speed of training and reading on this machine: of a recipe, on random text, beside that of a step's matrix products alone."""
+"""Speed of training and reading a recipe on random text on this machine, and of a step's matrix products alone."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Threads inside the operations of a training on a CPU: the number that was asked for, the recorded one, or the fastest."""
+"""Threads inside the operations of a training on a CPU: the requested number, the recorded one, or the fastest."""
 
 import os
 import statistics
@@ -15,11 +15,11 @@ from backstory.training.loop import Trainer
 K = TypeVar("K")
 MOST_THREADS = 1024
 FASTER = 1.05
-"""Speed-up from which on twice as many threads are worth their cores."""
+"""Speed-up from which doubling the threads is worth the cores."""
 FEWEST_STEPS = 100
-"""Steps of a training from which on timing some of them pays."""
+"""Length of a training in steps from which timing some of them pays."""
 _TURNS, _MOST_TURNS, _SECONDS = 3, 9, 1.0
-"""Timed steps with each number of threads: at least so many, and more of them within so many seconds."""
+"""Minimum number of timed steps for each number of threads, and the seconds within which more are timed."""
 
 
 def set_threads(trainer: Trainer, requested: int | None) -> str | None:
@@ -33,7 +33,7 @@ def set_threads(trainer: Trainer, requested: int | None) -> str | None:
         return None
     fixed = usual == 1 or "OMP_NUM_THREADS" in os.environ or trainer.ranks.world > 1
     number, line = requested or (usual if fixed else recorded), None
-    # How many steps fit into a given time shows only later; it is minutes.
+    # The number of steps that fit into a given time is known only later; it is minutes.
     if number is None and (trainer.is_unplanned or trainer.expected_steps() >= FEWEST_STEPS):
         with progress_bar(f"timing steps with 1 to {usual} threads", "steps") as progress:
             number, seconds = fastest_threads(_counted(trainer.trial_step, progress), usual)

@@ -45,7 +45,7 @@ from backstory.tuning.reader_search import (
 )
 
 ValueLists = dict[str, list[Any]]
-"""The values to try of each setting."""
+"""The values to try for each setting."""
 
 
 def collect_statistics(
@@ -108,7 +108,7 @@ def tune_reader(
 
 
 def progress_unit(stack: Stack, in_turn: bool = False) -> str:
-    """Return what `tune_reader` tells its progress in: the tokens of one reading, or the settings that are tried."""
+    """Return the unit of `tune_reader`'s progress: tokens of one reading, or settings that are tried."""
     one_reading = READERS[stack[-1].name].grid_scorer is not None and not in_turn
     return "tokens" if one_reading else "settings"
 
@@ -116,7 +116,7 @@ def progress_unit(stack: Stack, in_turn: bool = False) -> str:
 def _tune_outermost(
     setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: ProgressCallback | None
 ) -> tuple[Tuned, dict[int, Any]]:
-    """Search the settings of the outermost reader in the way of its kind; return also the best ones by its place."""
+    """Search the settings of the outermost reader in the way of its kind. Also return the best ones by its index."""
     kind, layers = READERS[stack[-1].name], configure(stack, setup.run, {stack[-1].name})
     start, first, context = layers[-1].settings, setup.dataset.vocabulary.start, _context(setup)
     make = _reader_builder(context)
@@ -139,7 +139,7 @@ def _tune_outermost(
 def _tune_in_turn(
     setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: ProgressCallback | None
 ) -> tuple[Tuned, dict[int, Any]]:
-    """Settle one setting after the other; return also the best settings of each reader that had one, by its place."""
+    """Tune one setting after the other. Also return the best settings of each reader that had one, by its index."""
     fixed = {name for layer in stack for name in typed_settings(layer)}
     coordinates = {n: values for n, values in {**COORDINATES, **lists}.items() if n in lists or n not in fixed}
     start = configure(stack, setup.run, {layer.name for layer in stack if coordinates.keys() & _settings_of(layer)})
@@ -155,7 +155,7 @@ def _tune_in_turn(
 
 
 def _context(setup: EvalSetup) -> BuildContext:
-    """Return what readers of a run are built from; what one loads is loaded once for all of them."""
+    """Return the context from which readers of a run are built. Objects are loaded once for all of them."""
     return BuildContext(setup.run, setup.reader.precision)
 
 

@@ -18,9 +18,9 @@ from backstory.readers.kind import BuildContext, GridScorer
 from backstory.readers.registry import READERS, ConfiguredLayer
 
 MARKS = (1 / 8, 1 / 4, 1 / 2)
-"""Shares of the text at which a point is compared with the best so far, and given up if it is clearly worse."""
+"""Shares of the text at which a point is compared with the best so far, and abandoned if clearly worse."""
 MARGIN = 0.01
-"""Nats per token by which it must be worse."""
+"""Nats per token by which it must be worse to be abandoned."""
 BROKEN_DOWN = 100.0
 """Mean nats per token above which a reading counts as diverged, even if its sum is still finite."""
 MOST_TRIALS = 100
@@ -70,7 +70,7 @@ def at_edge(best: Any, points: Sequence[Any]) -> dict[str, str]:
 
 
 class EarlyStoppedSearch:
-    """Reads the same text once with each of many settings, and gives up those that fall behind the best."""
+    """Reads the same text once with each of many settings, and abandons those that fall behind the best."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ def search_steps(
             tried += 1
             if point is not None and point_nats < nats:
                 here, nats = point, point_nats
-                # On in the same direction, then all the others again.
+                # Continue in the same direction, then try all others again.
                 left = [(name, factor), *(s for s in steps if s[0] != name)]
             progress(tried, tried + len(left) + len(steps) * (len(powers) - level))
     return search.tuned()

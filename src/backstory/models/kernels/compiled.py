@@ -24,7 +24,7 @@ from backstory.storage import disk_cache
 from backstory.storage.atomic import atomic_file
 
 VARIABLE = "BACKSTORY_COMPILED"
-"""Environment variable that turns the compiled passes off if it is 0."""
+"""Environment variable; 0 turns the compiled passes off."""
 FEW_ROWS = 8
 """Positions up to which products over them are faster than the library's."""
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
@@ -82,7 +82,7 @@ def _processor() -> str:
 
 def takes(*tensors: Tensor) -> bool:
     """Return True if the passes can be used for these tensors."""
-    # The tensors first: the passes are compiled when the library is asked for, which a GPU never needs.
+    # Check the tensors first: `library()` compiles the passes, which a GPU never needs.
     fits = all([t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors])
     return fits and library() is not None
 

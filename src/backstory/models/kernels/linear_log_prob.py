@@ -62,7 +62,7 @@ class ScoredTargets:
         if self.log_prob is None or not self.holds(targets, dtype):
             log_prob, residuals = compute()
             self.targets, self.dtype, self.log_prob, self.residuals = targets.clone(), dtype, log_prob, residuals
-        return self.log_prob.clone()  # what is held is not the caller's to change
+        return self.log_prob.clone()  # a copy, as the caller may change it
 
 
 def linear_log_prob(

@@ -18,7 +18,7 @@ from backstory.models.memory.addressing import EPSILON
 from backstory.storage.provenance import processor
 
 LARGE = 1 << 21
-"""Numbers from which a memory fits in no cache."""
+"""Size from which a memory fits in no cache."""
 
 PIECE = 1 << 17
 """Numbers that are processed at a time, so that they stay in the processor's cache."""
@@ -339,7 +339,7 @@ def pieces_of(tensor: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def at_once(numbers: int) -> int:
-    """Return how many items of this many numbers are processed together."""
+    """Return the number of items of this size that are processed together."""
     return max(1, PIECE // max(1, numbers))
 
 
