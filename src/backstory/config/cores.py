@@ -115,14 +115,14 @@ class ExternalMemoryConfig:
     reset_token: int | None = between(None, 0)
     """Id of the token that resets state and memory where a document begins (1 in synthetic tasks); none: never."""
     output: int | None = between(None, 1)
-    """Units of a linear layer of all outputs and all that was read; none: the embedding's size where the softmax is tied to it,
-    else no such layer."""
+    """Units of a linear layer over all outputs and reads; none: the embedding's size if the softmax is tied to it, else no
+    such layer."""
     input_dropout: float = probability(0.0)
     """Locked dropout on the embedded words."""
     layer_dropout: float = probability(0.0)
     """Locked dropout between layers."""
     output_dropout: float = probability(0.0)
-    """Locked dropout on what the head reads."""
+    """Locked dropout on the head's input."""
     input_l2: float | None = between(None, 0.0)
     """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
     `training.weight_decay`."""
@@ -183,7 +183,7 @@ class MDMConfig(NeuralComputerConfig):
     kind: Literal["mdm"] = "mdm"
     """The kind of core."""
     mask: bool = True
-    """As of the differentiable neural computer, but on by default."""
+    """As for the differentiable neural computer, but on by default."""
     deallocation: bool = True
     """Likewise."""
     sharpness: bool = True
@@ -238,10 +238,10 @@ class TrellisConfig:
     hidden: int = between(1250, 1)
     """Units of every level."""
     output: int | None = between(None, 1)
-    """The last so many units of the last level are the output; none: the embedding's size where the softmax is tied to it,
-    else all."""
+    """Number of the last level's units that are the output; none: the embedding's size if the softmax is tied to it, else
+    all."""
     auxiliary: int | None = between(None, 1)
-    """Levels from one that is trained to predict as well to the next; none: the last alone."""
+    """Distance in levels between those that are trained to predict; none: only the last one predicts."""
     auxiliary_weight: float = between(0.0, 0.0)
     """Weight of the loss of each level below the last that predicts."""
     weight_norm: bool = True
@@ -249,7 +249,7 @@ class TrellisConfig:
     input_dropout: float = probability(0.1)
     """Locked dropout on the embedded words."""
     layer_dropout: float = probability(0.29)
-    """Locked dropout on what a level reads of the one below; one mask for all levels."""
+    """Locked dropout on a level's input from the one below; one mask for all levels."""
     output_dropout: float = probability(0.1)
     """Locked dropout on the last level's output, and on that of each level that is trained to predict."""
     weight_drop: float = probability(0.26)

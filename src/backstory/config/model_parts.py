@@ -161,8 +161,8 @@ class SpanBufferConfig:
     values: Literal["spans", "last-words", "following"] = "spans"
     """Values of the attention: the spans, the vectors of their last words, or of the words that followed them."""
     prediction: Literal["softmax", "pointer"] = "softmax"
-    """q is the head's softmax of what is attended to; or a word has the weight of the places where it is the value (a pointer,
-    for values that are words)."""
+    """q is the head's softmax of the attended vector, or a pointer, in which each word has the weights of the positions whose
+    value it is (for values that are words)."""
     theta: float = between(1.0, 0.0)
     """Initial scale of a bilinear pointer: W begins as theta times the identity, which is a cache with this theta. Unbounded
     states, as a dual connection's, need a smaller one: take what `backstory reader tune --reader cache` finds for the initial
@@ -170,8 +170,8 @@ class SpanBufferConfig:
     residual: bool = False
     """Predict from xi + h, not from xi alone."""
     sentinel: bool = False
-    """The gate knows how well something was found: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
-    that the other logit is the score of a sentinel, which is attended to where nothing is worth it."""
+    """Show the gate how well the buffer matches: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
+    that the other logit is the score of a sentinel, which gets the attention if nothing matches."""
     dropout: float | None = probability(None)
     """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
     connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""

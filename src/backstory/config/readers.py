@@ -53,11 +53,11 @@ class PPMSettings:
     order: int = between(4, 0, 24)
     """Length of the longest contexts."""
     escape: Literal["c", "d"] = "d"
-    """How much is left for shorter contexts: method c (the number of different words), or d (a discount of every count)."""
+    """Share left for shorter contexts: method c (the number of different words), or d (a discount of every count)."""
     discount: float = between(0.5, 0.001, 0.999)
-    """With method d: what is taken of every count; 0.5 is the published one."""
+    """With method d: the discount of every count; 0.5 is the published value."""
     exclusion: bool = False
-    """Shorter contexts speak only of words that no longer one has shown; otherwise contexts are interpolated."""
+    """Restrict shorter contexts to words that no longer context has seen; otherwise contexts are interpolated."""
     weight: float = between(0.1, 0.0, 1.0)
     """Lambda, the share of the mixture; 1: PPM alone."""
 
@@ -91,7 +91,7 @@ class MixtureSettings:
     """Settings of a mixture of readers with weights learned while reading."""
 
     share: float = between(0.002, 1e-6, 1.0)
-    """Share of the weights that is dealt out equally after every token, so that they can follow a change."""
+    """Share of the weights that is redistributed equally after every token, so that they can follow changes."""
     rate: float = between(1.0, 0.001, 10.0)
     """Power of the likelihoods that multiply the weights; 1: Bayes' rule."""
     domain: Literal["linear", "logistic"] = "linear"
@@ -99,10 +99,10 @@ class MixtureSettings:
     step: float = between(0.002, 0.0, 1.0)
     """With logistic: size of a step of the product's weights down the gradient of the code length."""
     context: Literal["none", "entropy", "length"] = "none"
-    """With logistic: the product has a set of weights for every range of the sum's entropy, or of the lengths of contexts
-    that counts know."""
+    """With logistic: the product has a set of weights for every range of the sum's entropy, or every
+    length of the known context."""
     lengths: bool = False
-    """With logistic: a reader that counts takes part once for every length of its contexts."""
+    """With logistic: include a counting reader once for every length of its contexts."""
 
     def ignored_settings(self) -> dict[str, str]:
         """Return the settings that have no effect, and why."""
