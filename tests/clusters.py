@@ -29,7 +29,7 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, count: int) -> Iterator[Cluster]:
-    """Yield a cluster with so many workers; its processes end with the block, and leave their logs in the folder."""
+    """Yield a cluster with this many workers. Its processes end with the block and leave their logs in the folder."""
     place = folder / "scheduler.json"
     with open(folder / "scheduler.log", "w") as log:
         options = ["--port", "0", "--no-dashboard", "--host", "127.0.0.1", "--scheduler-file", str(place)]

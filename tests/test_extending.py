@@ -1,4 +1,4 @@
-"""Plugins from outside: docs/extending.md works as it stands, and what is wrong with a plugin is one line with its place."""
+"""External plugins: docs/extending.md works as written, and a plugin's error is one line with its place."""
 
 import json
 import os
@@ -45,7 +45,7 @@ for line in sys.stdin:
         os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Runs each command line in a process of its own, which has imported already what takes a second or two."""
+"""Runs each command line in a forked process that has already imported the slow modules."""
 
 Backstory = Callable[..., subprocess.CompletedProcess[str]]
 

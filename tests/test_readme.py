@@ -1,4 +1,4 @@
-"""README and guide do what they say: their commands and Python run, on small models; tables are those of results/."""
+"""README and guide are correct: their commands and Python run on small models, and tables match results/."""
 
 import ast
 import dataclasses

@@ -1,4 +1,4 @@
-"""Files of other people at the command line: texts that are none, links out of a run, folders without an end."""
+"""Files from elsewhere at the command line: files that are not texts, links out of a run, endless folders."""
 
 import io
 import os
@@ -39,7 +39,7 @@ def test_a_run_may_be_a_link_and_what_it_holds_may_not_lead_out(command: Command
 
 
 def reported(command: Command) -> Outcome:
-    """A report on the run, its warnings on standard error as at a terminal."""
+    """Make a report on the run, with its warnings on standard error as at a terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         return command("report", "run", "--out", "page.html")

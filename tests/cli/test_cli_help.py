@@ -1,4 +1,4 @@
-"""Help: the common flags in groups, all flags on request, every one explained, and the same words in a shell's completion."""
+"""Help: common flags in groups, all flags on request, each explained; and the same names in a shell's completion."""
 
 import os
 import pty
@@ -28,11 +28,11 @@ PAGES = COMMANDS | {
     "train demo --head=mixture": (train.TrainArguments, train.TrainArguments(config=MIXTURE)),
 }
 FEW = 20
-"""Flags that one page of help can show."""
+"""Maximum number of flags on a page of help."""
 
 
 def flags(setting: Setting) -> str:
-    """The flag of a setting as help shows it: `--training.[no-]partial-shuffle`."""
+    """Return the flag of a setting as in the help: `--training.[no-]partial-shuffle`."""
     on, *off = setting.flags()
     last = re.split(r"[.]|--", on)[-1]
     return f"{on.removesuffix(last)}[no-]{last}" if off else on
@@ -49,7 +49,7 @@ def test_help_explains_every_flag(verb: str, command: Command, monkeypatch: pyte
     for setting in settings(*PAGES[verb]):
         for flag in [setting.name] if setting.positional else [flags(setting), *setting.short]:
             assert flag in words, f"{flag} is not on the page"
-    # Every entry has its text beside it, or below it where it is long.
+    # Every entry has its text next to it, or below if the entry is long.
     lines = shown.out.splitlines()
     entries = [i for i, line in enumerate(lines) if re.match(r"  \S", line) and "  -h, --help " not in line]
     bare = [lines[i] for i in entries if re.fullmatch(r"  \S+(,? \S+)*", lines[i]) and lines[i + 1][:5].strip()]

@@ -16,7 +16,7 @@ from backstory.cli.completion import COMMANDS
 from backstory.cli.mistakes import settings
 
 WITHOUT = {"demo", "completion", "decompress"}
-"""Commands that tell a story, print a script, or write a file."""
+"""Commands without facts: they show progress, print a script, or write a file."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SPACE = "settings: {training.learning_rate: {range: [0.1, 1.0], log: true}}\n"
@@ -98,7 +98,7 @@ def test_json_is_alone_on_standard_output(
 
 
 def prepare(name: str, command: Command, run: Path) -> None:
-    """Make what a command needs, beside the run."""
+    """Create the files that a command needs besides the run."""
     if "many" in CASES[name][0]:
         for copy in ("one", "two"):
             shutil.copytree(run, Path("many", copy))
@@ -120,7 +120,7 @@ def test_a_sweep_prints_json(command: Command, desk: Path) -> None:
 
 
 def test_the_checks_of_a_plugin_are_json(desk: Path) -> None:
-    """In a process of its own: what a plugin registers stays registered."""
+    """Runs in a process of its own, because what a plugin registers stays registered."""
     (code,) = re.findall(r"```python \S+\n((?:(?!```).)*class Sure.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     Path("sure.py").write_text(f'print("loaded")\n{code}', encoding="utf-8")
     out, err = process("check", "sure.py", "--json").communicate(timeout=60)

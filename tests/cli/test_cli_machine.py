@@ -1,4 +1,4 @@
-"""Refusals of the machine, and odd names: one line that says where and what to do, and nothing left behind."""
+"""System errors and odd names: one line with the place and the remedy, and nothing left behind."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ WRITING = {
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fill the disk: nothing that is written becomes durable."""
+    """Simulate a full disk: fsync fails."""
 
     def fsync(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

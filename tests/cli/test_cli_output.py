@@ -1,4 +1,4 @@
-"""Output is no reason to stop: streams that are full, closed, without a reader or without a character, and signals."""
+"""Broken output does not stop work: full, closed or unread streams, missing characters, and signals."""
 
 import io
 import os
@@ -25,7 +25,7 @@ FULL = "backstory: cannot write to standard output: No space left on device; mak
 
 
 def unread() -> io.TextIOWrapper:
-    """A pipe whose reader has gone."""
+    """A pipe without a reader."""
     ours, theirs = os.pipe()
     os.close(ours)
     return open(theirs, "w", encoding="utf-8")
@@ -44,7 +44,7 @@ Streams = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def call(desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Streams:
-    """A command line with other streams: its exit code, and what it says to standard error."""
+    """Run a command line with other streams; return its exit code and standard error."""
 
     def called(*arguments: str, **streams: Any) -> tuple[int, str]:
         with monkeypatch.context() as patch:

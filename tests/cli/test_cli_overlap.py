@@ -1,4 +1,4 @@
-"""Splits that overlap are told of in training, in `evaluate`, in results and reports; equal ones are refused."""
+"""Overlapping splits are reported in training, `evaluate`, results and reports; equal ones are refused."""
 
 import html
 import json

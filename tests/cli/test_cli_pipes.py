@@ -39,7 +39,7 @@ def test_a_real_process_prints_plain_lines(desk: Path) -> None:
 
 
 def test_a_path_is_printed_as_it_is(command: Command) -> None:
-    """Neither wrapped nor robbed of its brackets."""
+    """The line is not wrapped and keeps its brackets."""
     begin = ("train", "demo", *SMALL, "--corpus", "good.txt", "--out", LONG)
     assert command(*begin).code == 0
     assert f"\n{LONG} is finished already" in command(*begin, "--resume").err
@@ -114,7 +114,7 @@ def test_a_loss_that_breaks_down_is_exit_code_three(command: Command) -> None:
 
 
 def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:
-    """A damaged checkpoint is skipped with a warning, and the one before it read."""
+    """A damaged checkpoint is skipped with a warning, and the previous one is read."""
     (whole,) = run_copy.glob("checkpoints/best-*")
     damaged = shutil.copytree(whole, whole.with_name("best-99"))
     (damaged / "weights.safetensors").write_bytes(b"damaged")

@@ -1,4 +1,4 @@
-"""Names, words and texts that steer a terminal are written out, whichever verb prints them and wherever to."""
+"""Control characters in names, words and texts are escaped by every verb on every output."""
 
 import io
 import re

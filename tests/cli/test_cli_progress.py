@@ -1,4 +1,4 @@
-"""Progress where there is no terminal: what a command does within the first second, then a line a minute."""
+"""Progress without a terminal: a line on the work within the first second, then one a minute."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ SLOW = {
     "ls readers": "collecting the readers",
     "demo": "training, reading and examining a small model in runs/demo; this takes a few minutes",
 }
-"""Commands that take more than a second, and what they say at once."""
+"""Commands that take more than a second, and their first line."""
 
 WITHOUT_TORCH = """
 import os, sys
@@ -48,7 +48,7 @@ sys.meta_path.insert(0, Absent())
 from backstory.cli.main import main
 raise SystemExit(main(sys.argv[1:]))
 """
-"""The command line, which ends where it would load a library that takes seconds."""
+"""The command line, which exits when it would load a slow library."""
 
 
 @pytest.mark.usefixtures("run_copy")

@@ -1,4 +1,4 @@
-"""`backstory reader`: from a trained run to readings that adapt, and what goes wrong on the way."""
+"""`backstory reader`: from a trained run to adaptive readings, and the mistakes on the way."""
 
 import dataclasses
 import hashlib

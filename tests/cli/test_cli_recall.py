@@ -1,4 +1,4 @@
-"""The corpus `recall` from the command line: drawn, trained on, read with its memory told, and reported."""
+"""The corpus `recall` from the command line: generated, trained on, read with its memory measured, and reported."""
 
 import json
 import re

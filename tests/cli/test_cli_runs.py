@@ -1,4 +1,4 @@
-"""From a text to a report: every verb on a tiny model, what it prints and what it writes."""
+"""From a text to a report: output and files of every verb on a tiny model."""
 
 import dataclasses
 import json

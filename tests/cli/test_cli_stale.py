@@ -1,4 +1,4 @@
-"""Results of weights that a run no longer has: marked, renewed by the command that is told, never written into the run."""
+"""Results of weights that a run no longer has are marked, renewed by the printed command, and never written into it."""
 
 import json
 import shlex

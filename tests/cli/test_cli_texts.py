@@ -1,4 +1,4 @@
-"""Texts in and out of the command line: reading standard input and files, and going on with a prompt."""
+"""Texts in and out of the command line: standard input, files, and continuing a prompt."""
 
 import json
 import os
@@ -141,7 +141,7 @@ def test_a_prompt_that_is_no_text(command: Command, run_copy: Path, monkeypatch:
 
 
 def test_it_comes_token_by_token_until_its_reader_goes_away(run_copy: Path) -> None:
-    """The first words are there long before the last."""
+    """The first words arrive long before the last."""
     generating = process("generate", "run", "--prompt", "ann saw", "--tokens", "1000000", "--seed", "1")
     assert generating.stdout is not None and generating.stderr is not None
     assert re.match(r"ann saw\b", generating.stdout.read(40))

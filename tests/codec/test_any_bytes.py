@@ -1,4 +1,4 @@
-"""Any bytes at all come back, from vocabularies of every kind, and from models of Hugging Face."""
+"""Arbitrary bytes are restored, with vocabularies of every kind and with Hugging Face models."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Files as code and back: every core and reader, any file, and what is damaged, foreign or does not come out."""
+"""Compression and decompression with every core and reader, of any file; damaged, foreign and undecodable codes."""
 
 import dataclasses
 import json
@@ -169,7 +169,7 @@ def decoded(reader: Reader, code: bytes, tokens: int) -> np.ndarray:
 
 
 class KnowsTheText(StaticReader):
-    """Leans towards the token that comes next, as it was given the text before it reads it."""
+    """Leans towards the next token, because it was given the text in advance."""
 
     def __init__(self, model: Any, text: np.ndarray) -> None:
         super().__init__(model)

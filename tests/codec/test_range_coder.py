@@ -1,4 +1,4 @@
-"""The range coder and the byte model: every choice comes back, at the length that its share says."""
+"""The range coder and the byte model restore every choice, at the length given by its share."""
 
 import random
 from fractions import Fraction

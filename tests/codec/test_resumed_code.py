@@ -1,4 +1,4 @@
-"""A compression that is stopped or killed and resumed writes the file of one that nothing happened to."""
+"""A compression that is stopped or killed and then resumed writes the same file as an uninterrupted one."""
 
 import os
 import random

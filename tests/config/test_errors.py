@@ -1,4 +1,4 @@
-"""Unknown names are told in one way, wherever they are given."""
+"""Unknown names are reported in the same way everywhere."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Old names: refused with the present one where a person writes them, translated where Backstory wrote them."""
+"""Old names are refused with the present one if a person wrote them, and translated if Backstory did."""
 
 import json
 from pathlib import Path

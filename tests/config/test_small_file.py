@@ -1,4 +1,4 @@
-"""A small file is read only if it is one: regular, not too large, and where it seems to be."""
+"""A small file is read only if it is regular, not too large, and inside its folder."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Strict YAML: what is wrong is told in one line that names the setting, and what is right comes back as it was."""
+"""Strict YAML: mistakes are one line that names the setting, and valid settings round-trip."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ def read(text: str) -> RunConfig:
 
 
 def refusal(text: str) -> str:
-    """The one line with which a YAML text is refused."""
+    """Return the one-line error of a YAML text."""
     with pytest.raises(UserError) as caught:
         read(text)
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Fixtures of the text room: a cache of its own, the real corpora, and small corpora made on the spot."""
+"""Fixtures of the data tests: a cache of their own, the real corpora, and small generated corpora."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def kept_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared_cache(cache_folder: Path, kept_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests that ask for it share a cache: each real corpus is encoded once."""
+    """Share a cache among the tests that use it, so that each real corpus is encoded once."""
     monkeypatch.setenv("BACKSTORY_CACHE", str(kept_cache))
 
 

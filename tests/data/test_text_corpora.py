@@ -1,4 +1,4 @@
-"""Corpora: names, paths, splits of files and folders, articles, and what is said when something is missing."""
+"""Corpora: names, paths, splits of files and folders, articles, and errors for missing parts."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Corpora in files that people have: compressed, JSON Lines, tables, saved datasets; and files that are none, or damaged."""
+"""Corpora in common file formats: compressed, JSON Lines, tables, saved datasets; and unusable or damaged files."""
 
 import bz2
 import csv

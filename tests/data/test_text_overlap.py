@@ -1,4 +1,4 @@
-"""Windows of one split that stand in another, against a plain count, and splits that are the same text."""
+"""Compare the overlap of splits with a plain count, and refuse splits that are the same text."""
 
 import random
 import time

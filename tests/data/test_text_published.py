@@ -1,4 +1,4 @@
-"""Published corpora: where they are looked for, what is said when they are not there, and how far they are checked."""
+"""Published corpora: search order, errors for missing ones, and extent of the checks."""
 
 import io
 import stat

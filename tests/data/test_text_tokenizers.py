@@ -1,4 +1,4 @@
-"""Tokenizers: what each makes of a text, whole and in blocks, and the way back."""
+"""Tokenizers: tokens of a text, whole and in blocks, and the text of tokens."""
 
 from pathlib import Path
 

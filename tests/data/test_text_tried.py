@@ -1,4 +1,4 @@
-"""Tokenizers that are not ours: tried in another process before they are loaded here, and one line whatever they do."""
+"""External tokenizers are tried in another process before they are loaded here; any misbehaviour is one line."""
 
 import json
 import time

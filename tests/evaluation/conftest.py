@@ -31,7 +31,7 @@ def small_lstm() -> ComposedModel:
 
 @pytest.fixture
 def stream() -> Callable[[int], np.ndarray]:
-    """A stream of so many random ids."""
+    """A stream of this many random ids."""
     return lambda count: np.random.default_rng(0).integers(0, TYPES, count).astype(np.uint16)
 
 

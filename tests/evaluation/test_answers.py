@@ -1,4 +1,4 @@
-"""Right answers to a synthetic task, against a reader that is asked token by token, and from training to a report."""
+"""Accuracy on a synthetic task, compared with a reader queried token by token, and from training to a report."""
 
 import dataclasses
 import io
@@ -47,7 +47,7 @@ def run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def by_hand(tokens: list[str], predicted: list[str], nats: list[float]) -> dict[int, list[list[float]]]:
-    """For each length, of each document: tokens asked, right ones, right bits, nats."""
+    """For each length and document: answer tokens, correct tokens, correct bits, nats."""
     found: dict[int, list[list[float]]] = {}
     inside = False
     for token, guess, paid in zip(tokens, predicted, nats, strict=True):

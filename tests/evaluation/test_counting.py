@@ -122,7 +122,7 @@ def test_ppm_is_what_its_equations_say(ids: np.ndarray, setting: PPMSettings, bl
 @settings(max_examples=several(20, 100), deadline=None)
 @given(st.data(), st.booleans())
 def test_a_place_follows_from_what_was_read_alone(data: st.DataObject, counted: bool) -> None:
-    """However a text came to a place, back and forth, it predicts the same as one that went straight there."""
+    """A text that moved back and forth predicts the same at a position as one that went there directly."""
     base = count_ngrams(words(60, 5), TYPES, FIRST, 4) if counted else None
     smoothing = Smoothing.ppm(3, "d", 0.5, False) if base is None else Smoothing.kneser_ney(base)
     texts = CountedTexts(TYPES, 3, smoothing, base)
@@ -183,7 +183,7 @@ def read_step(reader: CountingReader, ids: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) -> None:
-    """A copy as the audit makes it, and a fork, go on with other words than the reader that they came from."""
+    """A copy as made by the audit, and a fork, continue with other words than the original reader."""
     begun, one = words(40, 1), adaptive(counted)
     later = [words(20, seed).reshape(2, 10) for seed in (2, 3, 4)]
     one.start(1)
@@ -203,7 +203,7 @@ def test_copies_share_the_counts_and_see_nothing_of_each_other(counted: bool) ->
 
 @pytest.mark.parametrize("online", [False, True])
 def test_the_same_targets_are_looked_up_once(online: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measure that asks for what the reader scored costs nothing."""
+    """A metric that requests the reader's own scores costs nothing."""
     counts = ngram_counts_of(count_ngrams(words(60, 5), TYPES, FIRST, 3), NgramSettings(order=3, online=online))
     counts.start(1)
     prediction, targets = counts.predict(torch.tensor([[1, 2, 3]])), torch.tensor([[2, 3, 1]])

@@ -1,4 +1,4 @@
-"""Dynamic evaluation and its statistics against naive loops over parameters and tokens, and what stays untouched."""
+"""Compare dynamic evaluation and its statistics with naive loops, and check that the loaded model stays untouched."""
 
 import copy
 import dataclasses
@@ -158,7 +158,7 @@ def test_a_temperature_around_it_is_no_part_of_what_it_learns(
 
 @pytest.mark.parametrize("rule", ["rms", "sgd", "nadam"])
 def test_it_goes_on_after_another_text_from_the_weights_as_they_stand(rule: Any) -> None:
-    """As though both were one text, where the first ends in what a text begins with."""
+    """Reading after another text equals reading both as one, if the first ends with the start token."""
     model, how = lstm(), DynamicSettings(rule, 0.01, 0.05, 0.01, 4, clip=0.5)
     before, ids, found = np.append(text(39, seed=1), 0).astype(np.uint16), text(30), statistics(model)
     rms = {n: v.double().sqrt() for n, v in found.mean_square.items()}

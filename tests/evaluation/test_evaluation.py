@@ -54,7 +54,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) -> None:
-    """In float64, with nothing of the reading loop."""
+    """Return the figures in float64, without the reading loop."""
     result = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")
     found = records(tmp_path / "tokens.jsonl")
     loaded = load_run(run)

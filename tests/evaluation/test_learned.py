@@ -64,7 +64,7 @@ def test_its_steps_can_be_scaled(model: ComposedModel) -> None:
 
 @pytest.mark.parametrize("spread", [(-7.0, 2.5), (0.0, 40.0)])
 def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, float]) -> None:
-    """Told plainly, with logarithms bounded after they are taken, and gates by tanh."""
+    """Straightforward version, with logarithms clamped afterwards, and gates by tanh."""
     rms, fisher = torch.rand(50) + 1e-3, torch.rand(50)
     base = RootMeanSquare(DynamicSettings(rate=0.01, epsilon=1e-2), rms)
     grad, delta = (torch.randn(50) * 10.0 ** torch.randint(-12, 3, (50,)) for _ in range(2))

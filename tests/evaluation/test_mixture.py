@@ -85,7 +85,7 @@ def test_it_equals_a_plain_loop(length: int, share: float, rate: float, block: i
 
 
 def test_a_single_token_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its target is not known when it is predicted, so there is nothing to score before it was observed."""
+    """The target is unknown at prediction, so nothing can be scored before it is observed."""
     reader, targets, scored = MixtureReader(stack(), MixtureSettings()), torch.tensor([[3], [5]]), []
     scores_of = MixtureReader.scores_of
 

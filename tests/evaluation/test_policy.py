@@ -160,7 +160,7 @@ def test_what_a_foreign_buffer_must_refuse(stream: Stream) -> None:
 
 
 def test_gates_differ_from_one_another() -> None:
-    """So that what is compared above is not one constant."""
+    """Make sure that the comparison above is not of constants."""
     model = buffered()
     blend, _ = model(torch.arange(12)[None] % 13, model.start(1))
     gates = replace(blend, temperature=1.0).log_gates()[0].exp()[0, 4:]

@@ -1,4 +1,4 @@
-"""The contract of a reader, which every new one joins: honest, forked cleanly, wrapped or not, learning or not."""
+"""The contract of readers, which covers new ones automatically: honest, forked cleanly, wrapped or not, learning or not."""
 
 from collections.abc import Callable
 from functools import partial
@@ -159,7 +159,7 @@ def test_a_score_that_is_not_a_number_stops_the_reading(stream: Stream) -> None:
 
 
 class Forgetful(ComposedModel):
-    """Starts every call afresh, as a Transformer with a window does."""
+    """Restarts at every call, as a Transformer with a window does."""
 
     def forward(self, tokens: Tensor, state: Any) -> tuple[Prediction, Any]:
         prediction, _ = super().forward(tokens, self.start(len(tokens)))

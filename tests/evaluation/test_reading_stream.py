@@ -1,4 +1,4 @@
-"""Reading a stream once: every token is scored, once, from the state that it should be."""
+"""Reading a stream once: every token is scored once, from the right state."""
 
 import math
 import weakref

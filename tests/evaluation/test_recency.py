@@ -1,4 +1,4 @@
-"""Cost of words by how long ago they came last, against a loop over the figures of every token."""
+"""Cost of words by distance to their last occurrence, compared with a loop over per-token figures."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The referee: honest predictors pass, each cheat is caught by its condition, and what cannot be refereed is said in a line."""
+"""The referee: honest predictors pass, each cheat fails its condition, and unusable predictors are one-line errors."""
 
 import json
 import re
@@ -148,7 +148,7 @@ def test_an_honest_predictor_passes_with_the_score_of_a_plain_loop(name: str) ->
 
 
 def naive_score(ids: np.ndarray, block: int) -> float:
-    """The score, worked out with counts in a dictionary."""
+    """The score, computed with counts in a dictionary."""
     counts: dict[tuple[int, int], int] = {}
     nats, inputs = 0.0, [0, *ids[:-1].tolist()]
     for begin in range(0, len(ids), block):
@@ -247,7 +247,7 @@ class Ragged(Bigrams):
 
 
 def answering(answer: Callable[[torch.Tensor], Any]) -> type:
-    """A predictor whose tables are turned into other answers."""
+    """A predictor whose tables are converted to other answers."""
 
     class Answers(Bigrams):
         def predict(self, tokens: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""`explain buffer` shows where the buffer's attention lies, by its equations, on words that are all in sight."""
+"""`explain buffer` shows the buffer's attention according to its equations, on words that are all shown."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""`explain memory` shows what the memory's heads do: whose slots they read, and how they find them."""
+"""`explain memory` shows the memory's heads: the words whose slots they read, and their addressing."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Gains of readers on each other: scored as `evaluate` scores, put together as plain loops would."""
+"""Gains between readers: scored as in `evaluate`, and combined as plain loops would."""
 
 import dataclasses
 import io

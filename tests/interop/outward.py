@@ -1,4 +1,4 @@
-"""Models of every kind of part as models of Hugging Face, and runs of every tokenizer."""
+"""Models with every kind of part as Hugging Face models, and runs with every tokenizer."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face models that somebody else made: looked at before anything in them is opened."""
+"""Foreign folders of Hugging Face models are checked before anything in them is opened."""
 
 import json
 import os

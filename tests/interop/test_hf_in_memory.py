@@ -1,4 +1,4 @@
-"""A model of transformers in memory with its tokenizer: read like the folder it was saved in, and left as it was."""
+"""A transformers model in memory with its tokenizer is read like its saved folder, and stays unchanged."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`hf:PATH` wherever a run is named: what is read with it, what comes of it, and every way it can be wrong."""
+"""`hf:PATH` wherever a run is named: readings, their results, and every kind of mistake."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Exports where Backstory is not installed, and what other tools ask: LoRA, embeddings, hidden states, new tokens."""
+"""Exports without Backstory, and features that other tools need: LoRA, embeddings, hidden states, new tokens."""
 
 import json
 import os
@@ -41,7 +41,7 @@ if len(sys.argv) > 4:
 
 
 def alone(folder: Path, ids: torch.Tensor, tmp_path: Path, *more: str) -> tuple[torch.Tensor, str]:
-    """The logits of a saved model, and what was printed, of a process that cannot import Backstory."""
+    """Return the logits of a saved model and the output of a process that cannot import Backstory."""
     torch.save(ids, tmp_path / "ids")
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
     arguments = [str(folder), str(tmp_path / "ids"), str(tmp_path / "logits"), *more]

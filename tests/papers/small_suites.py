@@ -56,7 +56,7 @@ BROKEN = {
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A reproduction with a system that fails, and what the command said."""
+    """A reproduction with a failing system, and the command's output."""
 
     folder: Path
     code: int
@@ -88,7 +88,7 @@ def start(*arguments: str) -> subprocess.Popen:
 
 
 def finish(running: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
-    """Exit code, standard output, and standard error after its first line, which only says what is being planned."""
+    """Return exit code, standard output, and standard error after its first line, which announces the planning."""
     out, err = running.communicate(timeout=timeout)
     first, rest = err.split("\n", 1)
     assert first.startswith("backstory: planning ")

@@ -1,4 +1,4 @@
-"""Systems that begin with another system's runs, and readings of larger batches: what waits for what, and what is told."""
+"""Systems that start from another system's runs, and readings with larger batches: order of the work, and output."""
 
 import copy
 import dataclasses

@@ -297,7 +297,7 @@ def test_seeds_that_differ_decide_nothing() -> None:
 
 
 def test_targets_are_a_part_of_the_interval_over_seeds() -> None:
-    """Seeds that agree to a hair are no reason to be sure: all of them scored the same targets."""
+    """Closely agreeing seeds do not prove anything, because all of them scored the same targets."""
     noisy = records(*(losses(published(), seed, spread=0.3) for seed in (1, 2, 3)), only="far-words")
     [over] = judge_all(noisy)["far-words"]["measures"][-1:]
     seeds = [noisy[f"lstm-seed{seed}"]["effect_sizes"][over["measure"]] for seed in (1, 2, 3)]
@@ -333,7 +333,7 @@ def test_results_by_classes_that_no_window_bounds_are_not_taken_for_figure_7(of_
 
 
 def test_there_is_no_effective_context_where_more_context_hurts() -> None:
-    """In a fifth of perplexity: neither about 150 tokens, as printed, nor a number that stands for them."""
+    """Costs in a fifth of perplexity do not agree with 150 tokens, as printed, nor with any other number."""
     hurt = published() | {f"truncate-{n}": (-0.22, -0.22) for n in CONTEXTS if n <= 75}
     only = "effective-context"
     found = judge_all(records(*(losses(hurt, seed) for seed in (1, 2, 3)), only=only))[only]
@@ -412,7 +412,7 @@ def test_what_was_not_run_is_told(as_published: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_told(lose: Callable[[dict[str, Losses]], Any], lost: set[str]) -> None:
-    """Losses that are gone, tags that nothing has, other targets, and a class with too few of them."""
+    """Missing losses, missing tags, other targets, and a class with too few of them."""
     found = losses(published())
     lose(found)
     said = judge_all(records(found))

@@ -1,4 +1,4 @@
-"""Runs that results of the same suite hold already: what is taken over, what is run all the same, and what is refused."""
+"""Runs that other results of the suite contain: which are taken over, which are run anyway, and which are refused."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def written() -> dict[str, Any]:
 
 
 def dry(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], list[str]]:
-    """Its lines on the results, and the runs that are to be run."""
+    """Return its lines on the results, and the runs that remain."""
     assert main(["reproduce", "suite.yaml", "--dry-run", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     runs = [line.split()[:2] for line in lines if line.startswith("  ")]

@@ -1,4 +1,4 @@
-"""`backstory reproduce` on tiny suites: what it says, what it leaves, and that the same command goes on with it."""
+"""`backstory reproduce` on tiny suites: its output and files, and resuming by the same command."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """Everything that two reproductions of the same suite must have in common."""
+    """Return everything that two reproductions of the same suite must share."""
     found = result(folder)["figures"]
     runs = [
         {k: run[k] for k in ("run", "state", "valid_perplexity", "readings", "examinations")} for run in found["runs"]
@@ -39,7 +39,7 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def written(folder: Path) -> dict[str, tuple[int, int]]:
-    """When the files of every run were written last, and their sizes."""
+    """Return modification times and sizes of every run's files."""
     files = (p for p in (folder / "runs" / "suite-small" / "runs").rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size) for p in files}
 
@@ -417,7 +417,7 @@ def wait_until_no_child_is_left() -> None:
 
 @pytest.mark.full
 def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """SIGKILL again and again: the processes end with it, and the figures are those of an undisturbed reproduction."""
+    """After repeated SIGKILLs all processes end, and the figures equal those of an undisturbed reproduction."""
     write(slow())
     for epochs in (1, 8):
         running = start("suite.yaml", "--processes", "2")
@@ -462,7 +462,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
 
 @pytest.mark.full
 def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
-    """Stand-in for the kernel where memory runs out."""
+    """Stand-in for the kernel's out-of-memory killer."""
     write(slow())
     running = start("suite.yaml")
     wait_until_some_run_has(desk, 3, running)

@@ -1,4 +1,4 @@
-"""Packaged suites are right, and whatever is wrong with a suite is one line before anything is written."""
+"""Packaged suites are valid, and any mistake in a suite is one line before anything is written."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 
 BOTH: tuple[Scale, ...] = ("small", "full")
-# Of documents that are drawn nothing has a published size, and the published sizes of some suites stand in others.
+# Nothing on synthetic documents has a published size, and some suites' published sizes are in others.
 SMALL_ALONE = ("recall", "recall-continued", "wikitext-2", "localized-ntm-middle")
 SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or name not in SMALL_ALONE]
 HOURS = {"base": 8, "wikitext-2": 50, "localized-ntm-middle": 30}

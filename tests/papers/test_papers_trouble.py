@@ -1,4 +1,4 @@
-"""Crashes and damage: a folder is never blocked, no process is left behind, and a run's trouble is that run's alone."""
+"""Crashes and damage: a folder is never blocked, no process is left behind, and a failing run affects no other."""
 
 import io
 import json
@@ -34,7 +34,7 @@ from backstory.storage.atomic import TEMPORARY
 
 
 class Crash(BaseException):
-    """As if the process were gone."""
+    """Simulates a dead process."""
 
 
 def crashing(call: Callable[..., Any], left: list[int]) -> Callable[..., Any]:

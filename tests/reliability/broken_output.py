@@ -1,4 +1,4 @@
-"""Standard output and standard error that cannot be written, from the first line on: the work is done and its result saved."""
+"""Standard output and error that cannot be written from the first line on: the work is done and its result saved."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from runs import outcome, tiny_config, tiny_corpus
 from small_runs import write_recipe
 
 BROKEN = list(product(("train", "evaluate", "generate"), ([1], [2], [1, 2]), ("full", "unread", "closed")))
-"""Commands, the streams that break, and how."""
+"""Commands, broken streams, and kind of break."""
 
 
 def broken_output(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """A trial is one command with one break; the bounded ones are spread over all."""
+    """A trial is one command with one break; the bounded part is spread over all."""
     recipe = write_recipe(tiny_config(tiny_corpus(folder / "corpus")), folder / "recipe.yaml")
     run, out = folder / "run", folder / "out"
     commands = {
@@ -52,7 +52,7 @@ def broken_output(trials: Sequence[int], folder: Path) -> Iterator[str]:
 
 
 def found(verb: str, out: Path) -> Any:
-    """Return what is compared of a result."""
+    """Return the part of a result that is compared."""
     if verb == "train":
         return outcome(out)
     result = out / ("sample/result.json" if verb == "generate" else "result.json")
@@ -60,7 +60,7 @@ def found(verb: str, out: Path) -> Any:
 
 
 def break_streams(streams: list[int], how: str) -> None:
-    """Break streams of this process as a shell would have it started."""
+    """Break streams of this process as if a shell had started it so."""
     for number in streams:
         if how == "closed":
             os.close(number)

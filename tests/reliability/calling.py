@@ -1,4 +1,4 @@
-"""The command line called in this process, and what is wrong with how a call ended."""
+"""Call the command line in this process, and describe faults in how a call ended."""
 
 import contextlib
 import io
@@ -15,12 +15,12 @@ WARNING = "backstory: warning: "
 
 
 class Hung(BaseException):
-    """A call took longer than it may; no handler of errors takes it for one."""
+    """A call exceeded its time limit. Not an Exception, so that no error handler catches it."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a call ended: `code` is None after an exception, which is then in `raised`."""
+    """Outcome of a call: `code` is None after an exception, which is then in `raised`."""
 
     code: int | None
     out: str
@@ -78,7 +78,7 @@ def call(arguments: Sequence[str], seconds: float = 30) -> Ended:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost place of the package's own code."""
+    """Return the innermost location in the package's own code."""
     found, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Random changes to a checkpoint, signed again: to its documents, tensor files, manifest, and which files there are."""
+"""Random changes to a checkpoint with renewed hashes: in its documents, tensor files, manifest, and list of files."""
 
 import json
 import random
@@ -31,7 +31,7 @@ SIZES = [0, 1, 2, 7, -1, 2**31, 2**60, 2**63, 2**64, 10**30, 0.5, "3", None, []]
 
 
 def change(chosen: random.Random, checkpoint: Path) -> str:
-    """Change something in a checkpoint, sign it again, and say what it was."""
+    """Change something in a checkpoint, renew its hashes, and return a description."""
     kind = chosen.choices([_document, _tensor_file, _file, _manifest], [8, 8, 2, 2])[0]
     try:
         told = kind(chosen, checkpoint)
@@ -44,7 +44,7 @@ def change(chosen: random.Random, checkpoint: Path) -> str:
         RecursionError,
         safetensors.SafetensorError,
     ):
-        return "nothing more"  # it was broken too far by the change before
+        return "nothing more"  # the previous change broke it too much
     return f"{kind.__name__} {told}"[:300]
 
 
@@ -232,7 +232,7 @@ def _rewritten(chosen: random.Random, path: Path) -> str:
 
 
 def _file(chosen: random.Random, checkpoint: Path) -> str:
-    """A file away, twice, swapped with another, or one more."""
+    """Remove, duplicate, swap or add a file."""
     files = sorted(p for p in checkpoint.iterdir() if p.name != "manifest.json")
     one, other = chosen.choice(files), chosen.choice(files)
     match chosen.randrange(4):

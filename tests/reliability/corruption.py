@@ -1,4 +1,4 @@
-"""A checkpoint in which bits flip, pages are lost, files end early or go on: noticed, and passed over in one line."""
+"""A checkpoint with flipped bits, lost pages, or truncated or extended files is detected and skipped with one line."""
 
 import random
 import shutil
@@ -68,7 +68,7 @@ def damaged(data: bytes, chosen: random.Random) -> bytes:
 
 
 def noticed(newest: Path, whole: Checkpoint, before: Checkpoint) -> list[str]:
-    """Return what is wrong with how the damage was taken: refused, or proven to have changed nothing that is read."""
+    """Return faults in the handling of damage, which must be refused or proven irrelevant to what is read."""
     try:
         found = read_checkpoint(newest)
     except DamagedCheckpoint as error:

@@ -1,4 +1,4 @@
-"""Every call to the file system below a folder as a place to fail: counted, or one of them made to kill or to fail.
+"""Count the file system calls below a folder, or make one of them fail or kill the process.
 
 What the package calls is caught: `os`, `open`, methods of the files that `open` returns, and `save_file`, whose writing is
 done in another language; a short write writes half of what it was given and then fails as a full disk does, or is killed.
@@ -167,7 +167,7 @@ def _intercept_save_file(fault: Fault) -> None:
 
 
 def limit_size(largest: int) -> None:
-    """The system itself refuses to write beyond so many bytes of any file."""
+    """Let the system refuse to write beyond this many bytes of any file."""
     import resource
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -175,7 +175,7 @@ def limit_size(largest: int) -> None:
 
 
 def stop_at(step: int) -> None:
-    """This process is sent a SIGTERM right after that step."""
+    """Send this process a SIGTERM right after that step."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     left = iter(range(step, 0, -1))

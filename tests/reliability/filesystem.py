@@ -1,4 +1,4 @@
-"""Every call to the file system that a training makes is a place where it is killed, or where the disk fails."""
+"""A training is killed, or the disk fails, at each of its file system calls."""
 
 import random
 import shutil
@@ -26,7 +26,7 @@ def filesystem(trials: Sequence[int], folder: Path) -> Iterator[str]:
     with zygote(folder) as started:
         bench = Bench(started, folder)
         points = [(name, number, kind) for name in bench.scenarios for number, kind in bench.faults(name)]
-        random.Random(0).shuffle(points)  # so that any part of them is spread over all
+        random.Random(0).shuffle(points)  # so that any part of the list covers all kinds
         print(f"  {len(points)} points at {sum(map(len, bench.calls.values()))} calls", flush=True)
         if len(trials) >= 500 and len(points) > len(trials):
             yield f"there are {len(points)} points to fail at, more than {len(trials)} trials"
@@ -37,7 +37,7 @@ def filesystem(trials: Sequence[int], folder: Path) -> Iterator[str]:
 
 
 def size_limit(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """A trial is one size, in bytes, beyond which the system itself lets no file grow."""
+    """A trial is one limit in bytes on the size of files, enforced by the system."""
     with zygote(folder) as started:
         bench = Bench(started, folder)
         for number in trials:
@@ -110,7 +110,7 @@ class Bench:
         return self.failed(name, [("faults", "arrange", options)], kill="kill" in kind)
 
     def failed(self, name: str, before: list[Call], kill: bool = False) -> list[str]:
-        """Run the command into the fault and go on from it as a person would; what did not hold."""
+        """Run the command into the fault and continue as a person would. Return broken promises."""
         running = self.start(*self.prepare(name), before=before)
         code = running.wait()
         problems = [] if kill and code == -signal.SIGKILL else told(code, running.said())
@@ -145,7 +145,7 @@ class Bench:
 
 
 def told(code: int, said: str) -> list[str]:
-    """Return what is wrong with the words of a command that met a fault; one that it can do without may pass."""
+    """Return faults in the message of a command that met a fault. It may succeed if the call was dispensable."""
     lines = [line for line in said.splitlines() if line.startswith("backstory: ") and "warning: " not in line]
     if code not in (0, 2) or len(lines) != (code == 2) or "Traceback" in said:
         return [f"ended with {code}: {said[-400:]}"]

@@ -1,4 +1,4 @@
-"""Runs that somebody else made: pipes, devices, huge files and links in the place of what a run holds."""
+"""Foreign runs: pipes, devices, huge files and links in place of a run's files."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from backstory.config import to_yaml
 from backstory.training import train
 
 SECONDS, GIBIBYTES = 20, 2
-"""Seconds that a command may take, beyond which it hangs; and the memory that it may take beyond what it has at its start."""
+"""Time limit of a command in seconds, and limit of the memory beyond that at its start."""
 MADE = (
     ("evaluate", "{run}"),
     ("generate", "{run}", "--tokens", "5", "--save"),
@@ -59,7 +59,7 @@ HELD = {
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """Each trial puts one such thing in the place of one file or folder, and gives the commands that come by it."""
+    """Each trial replaces one file or folder by such an object, and runs the commands that meet it."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         names = _made(folder)
         for number in trials:
@@ -76,7 +76,7 @@ def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
 
 
 def _made(folder: Path) -> dict[str, str]:
-    """A run that has been read in every way, and the names in it that nobody can tell before."""
+    """A run that has been read in every way, and the names in it that are not predictable."""
     config = tiny_config(tiny_corpus(folder / "corpus", lines=20))
     (folder / "settings.yaml").write_text(to_yaml(config))
     place = folder / "run"
@@ -109,7 +109,7 @@ def _trial(run: Path, outside: Path, held: str, kind: str, commands: tuple[tuple
 
 @contextlib.contextmanager
 def _memory() -> Iterator[None]:
-    """No more memory than so much above what there is."""
+    """Limit the memory to this much above the present use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (GIBIBYTES << 30), hard))

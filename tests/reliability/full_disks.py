@@ -1,4 +1,4 @@
-"""Verbs that write a file or a result, on a disk that takes only so much: one line, nothing half written, and again."""
+"""Verbs that write files on a disk that fills up: one line, nothing half written, and success when repeated."""
 
 import io
 import random
@@ -66,7 +66,7 @@ def _placed(part: str, places: dict[str, Path]) -> str:
 
 
 def _told(code: int, said: str) -> list[str]:
-    """Return what is wrong with the words of a command that met the limit."""
+    """Return faults in the message of a command that met the limit."""
     # A text that is written word by word has no end of a line before it.
     lines = [line for line in said.split("backstory: ")[1:] if not line.startswith("warning: ")]
     if "Traceback" in said or code not in (0, 2) or len(lines) != (code == 2):

@@ -1,4 +1,4 @@
-"""Fuzzed checkpoints under right hashes: read as what they say, or refused in one line; nothing wrong is loaded silently."""
+"""Fuzzed checkpoints with correct hashes are read as they say or refused in one line; nothing is loaded wrongly."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from backstory.runs.run import load_run
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """Even trials change the checkpoint that is read with, odd ones the one that training goes on from."""
+    """Even trials change the checkpoint used for reading, odd ones the checkpoint from which training resumes."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         runs = [stopped_run(kind, folder) for kind in KINDS]
         for run, _ in runs:
@@ -76,7 +76,7 @@ def _reading(copy: Path, original: Path, changed: Path, settings: Path, chosen: 
 def _resuming(copy: Path, original: Path, changed: Path, settings: Path, chosen: random.Random) -> str:
     try:
         specification, state = _specification(changed), _documents(changed)["progress"]["progress"]
-    except Exception:  # nobody can read it, so it must be refused
+    except Exception:  # unreadable, so it must be refused
         specification = state = None
     before = listing(copy)
     ended = call(["train", str(settings), "--resume", "--out", str(copy)])
@@ -92,7 +92,7 @@ def _resuming(copy: Path, original: Path, changed: Path, settings: Path, chosen:
 
 
 def _impossible(progress: dict[str, Any]) -> str:
-    """Return why no run can have come to this progress; empty where one can."""
+    """Return why no run can have this progress; empty if one can."""
     numbers = [v for v in progress.values() if isinstance(v, int | float)] + progress["history"]
     if any(not -(2**53) < n < 2**53 for n in numbers):
         return f"went on from numbers out of range: {progress}"

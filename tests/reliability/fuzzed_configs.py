@@ -1,4 +1,4 @@
-"""Fuzzed settings and command lines: taken, and the same again from their YAML, or refused in one line."""
+"""Fuzzed settings and command lines are accepted and round-trip through YAML, or are refused in one line."""
 
 import contextlib
 import os
@@ -103,7 +103,7 @@ WORK = [
     "backstory.papers.reproduction.Reproduction.run",
     "backstory.reports.write",
 ]
-"""Slow parts, taken out, so that only what is typed decides."""
+"""Slow parts that are patched out, so that only the input matters."""
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _trial(line: list[str], folder: Path, taken: list[RunConfig]) -> str:
 
 
 def _specified(chosen: random.Random) -> str:
-    """Return what is wrong with how a reader, a grid, an addressing and a space are taken from a text."""
+    """Return faults in the parsing of a reader, a grid, an addressing and a space."""
     text = _specification(chosen)
     entry = {chosen.choice(NAMED): {chosen.choice(["range", "choice", "same", "log", "when"]): chosen.choice(ENTRIES)}}
     parsers: dict[str, Callable[[], object]] = {
@@ -299,7 +299,7 @@ def _structure(chosen: random.Random, text: str) -> str:
 
 
 def _lines(chosen: random.Random, text: str) -> str:
-    """A line twice, away, elsewhere, or indented."""
+    """Duplicate, remove, move or indent a line."""
     lines = text.splitlines() or [""]
     i, j = chosen.randrange(len(lines)), chosen.randrange(len(lines) + 1)
     change: Callable[[], object] = chosen.choice(

@@ -1,4 +1,4 @@
-"""Fuzzed corpora: a dataset whose invariants hold, or one line and no part of one left in the cache."""
+"""Fuzzed corpora give a dataset whose invariants hold, or one line and nothing left in the cache."""
 
 import os
 import random
@@ -41,7 +41,7 @@ def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
 
 
 def _trial(config: TextConfig, cache: Path, largest: int) -> str:
-    """Return what is wrong with how the corpus is prepared, where more than so many types are too many."""
+    """Return faults in the preparation of the corpus, with a limit on the number of types."""
     largest = max(largest, 256 if config.tokenizer == "bytes" else 0)  # the bytes are never too many
     try:
         with within(30), patch.object(vocabulary, "LARGEST", largest):

@@ -1,4 +1,4 @@
-"""Fuzzed sessions, statistics, learned networks and tuned settings under right hashes: read by, or refused in one line."""
+"""Fuzzed sessions, statistics, meta-learners and tuned settings with correct hashes are used or refused in one line."""
 
 import io
 import json
@@ -29,7 +29,7 @@ TEXT = b"ann saw the jam and bob took more ink\n" * 3
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """Each trial changes a session and goes on with it, or what was prepared for a reader and reads with that."""
+    """Each trial changes a session and resumes it, or changes a reader's preparation and reads with it."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         trained = _trained(folder)
         for number, reader in enumerate(READERS):
@@ -96,7 +96,7 @@ def _of_prepared(chosen: random.Random, folder: Path, run: Path, there: Path) ->
 
 
 def _read(run: Path, folder: Path, reader: str | None, resume: bool) -> str:
-    """Return what is wrong with how a reading ends."""
+    """Return faults in how a reading ends."""
     here, into = os.pipe()
     os.write(into, TEXT)
     os.close(into)

@@ -1,4 +1,4 @@
-"""Damaged and foreign result files: shown, or named with the reason on the page and in the terminal, and the rest is shown."""
+"""Damaged and foreign result files are shown, or named with the reason while the rest is shown."""
 
 import copy
 import importlib.util
@@ -41,11 +41,11 @@ REAL = (
     "reproduce-dual",
     "reproduce-recall",
 )
-"""Results of the program; of the reproductions a row or two and their first runs are kept."""
+"""Results of the program, with reproductions reduced to a row or two and their first runs."""
 PAGES = 8
-"""Of so many trials one also draws the page that a verb makes of the result alone: of the same figures as the report's."""
+"""One in this many trials also draws the verb's own page of the result, with the same figures as the report."""
 WIDE = 3
-"""Entries of a long list that are kept: what is true of three is true of all."""
+"""Entries kept of a long list, because three stand for all."""
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
@@ -108,7 +108,7 @@ PAGE_OF: dict[str, Callable[[Result], object]] = {
 
 
 def _shown(result: Result, pages: bool) -> str:
-    """Show a result as the verb that makes it does; say what of that a terminal would obey."""
+    """Show a result as its verb does, and return control sequences that a terminal would obey."""
     told = io.StringIO()
     console = Console(file=told, width=100)
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ class _Page(HTMLParser):
 
 
 def _unsafe(made: str) -> str:
-    """Return True if somebody else's words became part of the page's own language."""
+    """Return True if foreign text became markup of the page."""
     parser = _Page()
     parser.feed(made)
     if parser.strange or parser.scripts > 1:

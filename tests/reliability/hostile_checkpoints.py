@@ -1,4 +1,4 @@
-"""Hostile checkpoints: nothing in them is run, waited for, unfolded in memory or written through."""
+"""Hostile checkpoints: nothing in them is executed, waited for, expanded in memory or written through."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from stopped_runs import newest, sign, stopped_run
 
 FORK = multiprocessing.get_context("fork")
 SECONDS, GIBIBYTES = 60, 1.0
-"""Limits of a child, beyond which it hangs, or its memory (above that of a good checkpoint) is blown up."""
+"""Limits on the time of a child, and on its memory above that of a good checkpoint."""
 
 
 class Payload:
@@ -49,7 +49,7 @@ class Target:
         sign(self.folder)
 
     def document(self, content: bytes) -> None:
-        """In the place of each document, signed."""
+        """Replace each document, with renewed hashes."""
         for path in self.folder.glob("*.json"):
             path.write_bytes(content)
         sign(self.folder)
@@ -65,7 +65,7 @@ class Target:
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:
-    """Each trial spoils the checkpoint that is read with and the one that is gone on from, and uses both in a child."""
+    """Each trial spoils the checkpoints used for reading and for resuming, and uses both in a child."""
     with patch.dict(os.environ, {"BACKSTORY_CACHE": str(folder / "cache")}):
         original, settings = stopped_run("averaged", folder)
         shutil.rmtree(min((original / "checkpoints").glob("last-*"), key=lambda p: int(p.name.split("-")[1])))

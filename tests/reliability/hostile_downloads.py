@@ -1,4 +1,4 @@
-"""Downloads from servers that lie, stall, flood and trap: each is refused in one line, and nothing of it is kept."""
+"""Downloads from servers that lie, stall, flood or trap are refused in one line, and nothing is kept."""
 
 import functools
 import gzip
@@ -124,7 +124,7 @@ ATTACKS: dict[str, tuple[Answer, str]] = {
 
 SLOW = ("slow drip", "stalls midway", "never answers", "headers that drip")
 STRICT = Limits(answer=0.4, minimum_rate=1_000, window=0.4)
-"""For the slow ones; the others need none, and a busy machine must not be taken for a slow server."""
+"""Limits for the slow attacks. Others have none, so that a busy machine is not mistaken for a slow server."""
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Hostile tokenizers, as a file and in a run's vocabulary: one line, whatever loading them or reading with them does."""
+"""Hostile tokenizers, as a file and in a run's vocabulary, are refused in one line, whatever they do."""
 
 import base64
 import io
@@ -61,7 +61,7 @@ def _put(text: str, checkpoint: Path) -> None:
 
 
 def _used(tokenizer: Path, corpus: Path, run: Path) -> tuple[list[int | None], str]:
-    """Exit codes of both, in a process of its own, and what was told; no codes where it did not come to its end."""
+    """Return the exit codes of both, from a process of its own, and the output; no codes if it did not finish."""
     here, there = FORK.Pipe(duplex=False)
     child = FORK.Process(target=_child, args=(tokenizer, corpus, run, there))
     child.start()

@@ -1,4 +1,4 @@
-"""A training that is killed at random times and resumed, again and again, ends as one that nothing happened to."""
+"""A training that is repeatedly killed at random times and resumed ends like an undisturbed one."""
 
 import random
 import re
@@ -52,7 +52,7 @@ class Chain:
         self.expected = outcome(self.out)
 
     def start(self) -> Running:
-        """Begin the run, or go on with it, as a person would."""
+        """Start the run, or resume it, as a person would."""
         stands = (self.out / "config.yaml").exists()
         # One that was killed before its first save has nothing of the run that it begins with.
         again = stands and bool(self.begin) and not any((self.out / "checkpoints").glob("last-*"))
@@ -109,5 +109,5 @@ class Chain:
 
 
 def different(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """The parts of an outcome that are not as they should be."""
+    """Return the parts of an outcome that differ from the expected ones."""
     return sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))

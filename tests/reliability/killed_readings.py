@@ -1,4 +1,4 @@
-"""An evaluation that is killed at random times and started again: the figures of one that nothing happened to."""
+"""An evaluation that is killed at random times and restarted gives the figures of an undisturbed one."""
 
 import io
 import json
@@ -21,7 +21,7 @@ READERS = {
     "static": (10_000, ["--reader", "static"]),
     "adaptive": (2_000, ["--reader", "dynamic:rule=sgd,rate=0.1", "--reader", "cache:theta=0.1"]),
 }
-"""About how many words the text has, and how it is read."""
+"""Approximate number of words in the text, and its reader."""
 
 
 def killed_readings(trials: Sequence[int], folder: Path) -> Iterator[str]:

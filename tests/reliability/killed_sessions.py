@@ -1,4 +1,4 @@
-"""A session that is killed at random times and gone on with after the lines it had read: as if nothing had happened."""
+"""A session that is killed at random times and resumed after the lines it had read equals an undisturbed one."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""A real HTTP server on localhost whose every path is a function, and small published corpora that it is the home of."""
+"""A real HTTP server on localhost with a function per path, and small published corpora that it serves."""
 
 import contextlib
 import hashlib

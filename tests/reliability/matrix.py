@@ -1,4 +1,4 @@
-"""The reliability matrix: what must hold when processes are killed, disks fail and files lie, and how often it is tried."""
+"""The reliability matrix: promises under killed processes, failing disks and lying files, with their trials."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Misuses of the Python API: every argument of every public function in turn, and two at once, given what it is not for."""
+"""Misuses of the Python API: wrong values for each argument of every public function, one or two at a time."""
 
 import contextlib
 import inspect
@@ -85,13 +85,13 @@ from backstory.training import train
 from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
-"""Errors that a misuse may end in, each with a sentence of our own."""
+"""Errors that a misuse may raise, each with a message of our own."""
 FUNCTIONS = ("function", "progress", "on_line", "order", "kind", "choices", "console", "baseline")
 """Arguments that are called: what a user's own function raises is theirs."""
 SAID = {"template": "state"}
 """Names of arguments where they are part of something."""
 FOREIGN = re.compile(r"mat1|object (has no|is not|of type)|NoneType|unsupported operand|not supported between")
-"""Words of Python and torch that tell a user nothing, also where our own sentence repeats them."""
+"""Words of Python and torch that do not help a user, even when quoted in our own messages."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Use:
     function: Callable[..., Any]
     given: dict[str, Any]
     finish: Callable[[Any], Any] = lambda result: result
-    """Makes use of what comes back: iterators are read, contexts entered."""
+    """Use the return value: read iterators, enter contexts."""
 
     def arguments(self) -> list[str]:
         """Return what can be given by name."""
@@ -308,7 +308,7 @@ def _entered(made: Any) -> None:
 
 
 def wrong(desk: Desk) -> dict[str, Callable[[], Any]]:
-    """Arguments that nothing, or only something else, is made for."""
+    """Values that fit no argument, or only other ones."""
     closed = open(os.devnull, "rb")  # noqa: SIM115
     closed.close()
     other = build_model(ModelConfig(), 5)
@@ -415,7 +415,7 @@ def _name(use: Use) -> str:
 
 
 def misused(use: Use, changed: dict[str, Any]) -> str:
-    """Empty where the call works, and gives no NaN, or says in a sentence of ours what is wrong."""
+    """Return a fault; empty if the call works without NaN, or raises an error with a message of ours."""
     try:
         with within(20), patch("sys.stdin", io.StringIO("")):
             found = _unwell(use.finish(use.function(**{**use.given, **changed})))

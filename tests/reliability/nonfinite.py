@@ -1,4 +1,4 @@
-"""Numbers that are not finite in loss, gradient, weights and validation, and from a rate of learning that is too high."""
+"""Non-finite numbers in loss, gradient, weights and validation, and from a learning rate that is too high."""
 
 import math
 import random
@@ -68,7 +68,7 @@ def stopped_well(code: int, said: str, out: Path) -> Iterator[str]:
 
 
 def break_down(place: str, value: str, step: int) -> None:
-    """At that step of this process's training something is not finite, and no update may follow."""
+    """Make something non-finite at that step of this process's training, after which no update may follow."""
     from backstory.training import loop, validation_reading
 
     number = float(value)

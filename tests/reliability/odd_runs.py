@@ -1,4 +1,4 @@
-"""Small trained runs of every kind of model and text, for cases that ask for the same in two ways or use them oddly."""
+"""Small trained runs of every kind of model and text, for cases with two equivalent or odd uses."""
 
 import dataclasses
 import io
@@ -33,7 +33,7 @@ Change = Callable[[RunConfig], RunConfig]
 
 
 def plain(corpus: Path) -> RunConfig:
-    """Settings of a run of a second, after which its predictions are sharp enough to tell one model from another."""
+    """Settings of a run of a second whose predictions are sharp enough to distinguish models."""
     return with_training(
         tiny_config(corpus), epochs=3, optimizer="adam", learning_rate=0.02, averaging="none", batch_size=6
     )

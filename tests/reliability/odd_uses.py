@@ -1,4 +1,4 @@
-"""Command lines at the edges of what their flags say: what they promise, or one line, and nothing written."""
+"""Command lines at the limits of their flags: they keep their promise, or give one line and write nothing."""
 
 import io
 import os

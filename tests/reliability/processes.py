@@ -1,4 +1,4 @@
-"""Real processes of the command line, started in milliseconds: forked from one that has loaded the library already."""
+"""Real processes of the command line, forked in milliseconds from one that has loaded the library."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Running:
             pass
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, unless it is known to have ended."""
+        """Send a signal, unless it is known to have ended."""
         if self.code is None:
             os.kill(self.number, number)
 

@@ -1,4 +1,4 @@
-"""Resumes that are refused: one line, exit code 2 and nothing changed; what may differ goes on only when named."""
+"""Refused resumes: one line, exit code 2, nothing changed; allowed differences must be accepted by name."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a resume comes to differ from its run, and what is then said."""
+    """A difference between a resume and its run, and the expected message."""
 
     says: str
     """A part of the line."""

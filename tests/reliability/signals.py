@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP at random points of a training, a second one while it saves: whole checkpoints, right codes."""
+"""SIGTERM, SIGINT and SIGHUP at random points of a training, and while it saves: whole checkpoints, correct codes."""
 
 import os
 import random

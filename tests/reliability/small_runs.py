@@ -1,4 +1,4 @@
-"""Recipes of runs of a second, each with much that has to be saved, and their folders."""
+"""Recipes of runs that take a second and have much state to save, and their folders."""
 
 import dataclasses
 from pathlib import Path

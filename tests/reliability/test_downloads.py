@@ -1,4 +1,4 @@
-"""Downloads from an honest server: whole, once, from the first address that works, one at a time, whatever is killed."""
+"""Downloads from an honest server: complete, once, from the first working address, one at a time, despite kills."""
 
 import json
 import os

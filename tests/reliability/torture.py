@@ -1,4 +1,4 @@
-"""A process that does nothing but save and rotate checkpoints is killed at random moments: a whole one stands, and is right."""
+"""A process that only saves and rotates checkpoints is killed at random: a whole and correct one always remains."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Two ways to ask for the same must give the same: every way over every kind of model and text."""
+"""Two equivalent requests must give the same result, for every kind of model and text."""
 
 import itertools
 import json
@@ -92,7 +92,7 @@ def _close(found: float, expected: float, tolerance: float = 1e-5) -> str:
 
 
 def _nats(*flags: str, tolerance: float = 1e-5) -> Callable[[Desk, str], str]:
-    """That a reading with these flags scores as one without."""
+    """Check that a reading with these flags has the same score as one without."""
 
     def way(desk: Desk, kind: str) -> str:
         found, expected = desk.evaluated(kind, *flags), desk.read(kind)
@@ -102,7 +102,7 @@ def _nats(*flags: str, tolerance: float = 1e-5) -> Callable[[Desk, str], str]:
 
 
 def _all(*flags: str) -> Callable[[Desk, str], str]:
-    """That a reading with these flags has the same figures, all of them."""
+    """Check that a reading with these flags has all the same figures."""
     return lambda desk, kind: _same(desk.evaluated(kind, *flags), desk.read(kind))
 
 

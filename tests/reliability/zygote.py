@@ -15,8 +15,8 @@ from backstory.cli.command_line import parse
 from backstory.cli.main import main
 from backstory.cli.train import TrainArguments
 
-# What a training imports, and what the command line makes once; no tensor is made here, so that no thread has begun when it
-# forks.
+# Everything that a training imports and the command line creates once. No tensor is created here, so that no thread has
+# started when it forks.
 for name in ("backstory.training", "torch._dynamo", "torch.profiler", "rich.progress"):
     importlib.import_module(name)
 parse(TrainArguments, [], "train")
@@ -45,9 +45,9 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             code = run(json.loads(line))
-            if sys.stdout is not None:  # a command was given it closed
+            if sys.stdout is not None:  # a command started with it closed
                 sys.stdout.flush()
-            os._exit(code)  # tearing the interpreter down takes longer than many a command
+            os._exit(code)  # tearing down the interpreter takes longer than many commands
         print(child, flush=True)
         ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         assert ended is not None

@@ -102,7 +102,7 @@ def explanation(**changes: Any) -> dict[str, Any]:
 
 
 def comparison(documents: int = 12, **changes: Any) -> dict[str, Any]:
-    """Three readers over documents of 250 words each; the second gains ever more on the third, the first a little."""
+    """Three readers over documents of 250 words each; the second gains increasingly over the third, the first slightly."""
     total = 250 * documents
     rising = [0.01 * (i % 5) - 0.01 for i in range(total // 50)]
     flat = [0.02] * len(rising)

@@ -10,7 +10,7 @@ from backstory.reports import Section, result_from
 
 
 def terminal_lines(section: Section, content: dict[str, Any]) -> list[str]:
-    """The lines that a section prints of a result."""
+    """Return the lines that a section prints for a result."""
     assert section.terminal is not None
     console = Console(file=io.StringIO(), width=200)
     section.terminal(result_from(json.dumps(content), "x"), console)

@@ -1,4 +1,4 @@
-"""The report in a real browser: it loads nothing, fits a phone, answers to mouse, finger and keyboard, and prints."""
+"""The report in a real browser: it loads nothing, fits a phone, responds to mouse, touch and keyboard, and prints."""
 
 import dataclasses
 import io
@@ -84,7 +84,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Open]:
-    """Open a page as a person does; fails at the end where it complained, or asked for anything but itself."""
+    """Open a page; fail at the end if it logged an error or requested anything but itself."""
     contexts, complaints, requests = [], [], []
 
     def open_page(path: Path, width: int = 1280, **settings: Any) -> Any:
@@ -138,7 +138,7 @@ def figures(run: Path) -> dict[str, Any]:
 
 
 def check_panel(page: Any, run: Path, place: int) -> None:
-    """The panel tells what the result file says of the word."""
+    """The panel shows the result file's figures for the word."""
     known, said = figures(run), panel(page)
     assert said.splitlines()[0].startswith(known["words"][place]["text"]) and f"word {place + 1} of 150" in said
     told = re.sub(r"\s+", " ", said)

@@ -1,4 +1,4 @@
-"""A comparison of readers is told the same in sentences, tables, pictures, in a terminal and on a page."""
+"""A comparison of readers is consistent in sentences, tables, pictures, the terminal and the page."""
 
 import io
 import json

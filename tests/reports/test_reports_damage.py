@@ -19,7 +19,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def reported(folders: list[Path], out: Path) -> tuple[str, list[str]]:
-    """The page on run folders, and what the terminal was told."""
+    """Return the page on run folders, and the terminal's output."""
     with pytest.warns(UserWarning) as told:
         write(folders, out)
     return out.read_text(encoding="utf-8"), [str(warning.message) for warning in told]

@@ -1,4 +1,4 @@
-"""The reference page is true: its examples are results that can be read, and it names every field that is required."""
+"""The reference page is correct: its examples can be read as results, and it names every required field."""
 
 import dataclasses
 import json

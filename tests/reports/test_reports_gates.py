@@ -1,4 +1,4 @@
-"""Gate curves in a report: the figures of every epoch at their places, many runs side by side, and however bad they are."""
+"""Gate curves in a report: correct positions for every epoch, many runs side by side, and extreme values."""
 
 import json
 import re

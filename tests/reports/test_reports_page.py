@@ -1,4 +1,4 @@
-"""The page is whole, safe, self-contained and says what was measured, beside its unit, tokens and audit."""
+"""The page is complete, safe and self-contained, and gives figures with their unit, tokens and audit."""
 
 import base64
 import hashlib
@@ -332,7 +332,7 @@ HOSTILE = "\"><script>alert('x')</script><img src=http://evil.example/x onerror=
 
 
 def hostile(value: Any) -> Any:
-    """Every text of a result made hostile, but for what tells its kind."""
+    """Make every text of a result hostile, except for those that identify its kind."""
     if isinstance(value, dict):
         return {k: v if k in ("kind", "experiment") else hostile(v) for k, v in value.items()}
     if isinstance(value, list):

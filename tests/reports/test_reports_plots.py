@@ -1,4 +1,4 @@
-"""Figures show the data at the right place, follow the page, share it, and do not change from time to time."""
+"""Figures show the data at the right positions, follow the page's theme, can share a page, and are reproducible."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A result of other weights than its run has now is told by its hashes, whatever kind it is of."""
+"""Stale results of every kind are recognised by their hashes."""
 
 import json
 import shlex

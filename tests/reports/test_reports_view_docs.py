@@ -1,4 +1,4 @@
-"""The page on reports is true: its examples are results, it names every field, key and flag, and its code runs."""
+"""The page on reports is correct: its examples are results, it names every field, key and flag, and its code runs."""
 
 import dataclasses
 import json

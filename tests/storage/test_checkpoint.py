@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, verified before they are parsed, rotated without ever losing the last whole one."""
+"""Checkpoints are written whole, verified before parsing, and rotated without losing the last whole one."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Documents: what is no JSON of ours is refused, and types are those that were written."""
+"""Documents: foreign JSON is refused, and types are restored as written."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""No pickle anywhere: neither the module nor the functions of torch that use it stand in the sources."""
+"""No pickle anywhere: the sources use neither the module nor torch's functions based on it."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Trees on disk: whatever a reader may have to remember comes back bit for bit, and nothing that does not belong there."""
+"""Trees on disk: any reader's state is restored bit for bit, and foreign content is refused."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Trainings whose steps are recorded: on a GPU as CUDA graphs, elsewhere as an imitation of these.
+"""Trainings with recorded steps: as CUDA graphs on a GPU, elsewhere as an imitation.
 
 An imitated graph keeps the operations that are run while it is captured, with the tensors that they read and write, and runs
 them again on the same tensors. As on a GPU, numbers that Python has fetched do not change from replay to replay, and to wait

@@ -1,4 +1,4 @@
-"""Callbacks of a training: what they are told, that they change nothing, and how one that fails ends a training."""
+"""Callbacks of a training: their arguments, their lack of effect, and the end of a training by a failing one."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""One training at a time in a folder: the lock refuses a second one, hides from everything else, and dies with its holder."""
+"""One training at a time in a folder: the lock refuses a second one, is invisible otherwise, and dies with its holder."""
 
 import errno
 import os

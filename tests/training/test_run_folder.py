@@ -1,4 +1,4 @@
-"""A run's folder: begun once, and only overwritten or resumed when asked; nothing is written before a refusal."""
+"""A run's folder is started once, overwritten or resumed only on request, and untouched by refusals."""
 
 import dataclasses
 import io
