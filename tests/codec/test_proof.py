@@ -149,7 +149,7 @@ def test_a_score_after_another_split_is_proved_where_that_split_is(
     file.write_bytes(pack(changed, payload))
     assert main(["verify", str(file)]) == 2
     assert "was scored after the valid split of " in capsys.readouterr().err
-    with pytest.raises(UserError, match="does not come out"):  # the text before is needed
+    with pytest.raises(UserError, match="cannot be decoded"):  # the text before is needed
         bs.verify(pack(replace(header, after=None), payload), tiny_run)
 
 
@@ -206,7 +206,7 @@ def test_a_score_of_lines_by_themselves_is_proved(
     assert " in 8 lines, each by itself, the same as text.txt" in capsys.readouterr().out
     assert bs.verify(file, tiny_run, text=other).same_text is False  # the same words in other lines
     header, payload = unpack(file.read_bytes(), "it")
-    with pytest.raises(UserError, match="does not come out after 0 of"):
+    with pytest.raises(UserError, match="cannot be decoded after 0 of"):
         bs.verify(pack(replace(header, lines=7), payload), tiny_run)
     with pytest.raises(UserError, match="is damaged: its header"):
         bs.verify(pack(replace(header, lines=0), payload), tiny_run)
@@ -234,5 +234,5 @@ def test_what_has_no_proof_or_is_none(tiny_run: Path, tmp_path: Path) -> None:
     for text in (None, {}, {**(header.text or {}), "nats_per_token": "good"}):
         with pytest.raises(UserError, match="is damaged: its header"):
             bs.verify(pack(replace(header, text=text), payload), tiny_run)
-    with pytest.raises(UserError, match="does not come out after 0 of 3 tokens"):
+    with pytest.raises(UserError, match="cannot be decoded after 0 of 3 tokens"):
         bs.verify(pack(replace(header, sha256="0" * 64), payload), tiny_run)

@@ -190,13 +190,13 @@ def test_what_another_training_began_with_is_refused(desk: Path) -> None:
     for init_from in ({}, {"init_from": {"run": "wide-seed1", "weights": "0"}}):
         (place / "run.json").write_text(json.dumps(init_from))
         with pytest.raises(
-            UserError, match=r"spans-seed1 began with .* and the suite now has it begin with plain-seed1"
+            UserError, match=r"spans-seed1 started from .* but the suite now starts it from plain-seed1"
         ):
             folder.check([run])
     (place / "run.json").write_text(json.dumps({"init_from": {"run": "plain-seed1", "weights": "0"}}))
     folder.check([run])
     with pytest.raises(
-        UserError, match=r"began with plain-seed1, and the suite now has it begin with weights of its own"
+        UserError, match=r"started from plain-seed1, but the suite now starts it from weights of its own"
     ):
         folder.check([dataclasses.replace(run, init_from=None)])
 

@@ -200,7 +200,7 @@ def decompress(
         device: auto, cpu or cuda.
         progress: Called with the tokens decoded so far and all tokens.
 
-    Raises UserError for what is no code, a damaged one, another model, and a code that does not come out.
+    Raises UserError for what is no code, a damaged one, another model, and a code that cannot be decoded.
 
     Example:
         >>> bs.decompress("my.bks", "runs/demo", "again.txt")

@@ -91,7 +91,7 @@ def decode_proof(
     """Decode a proof with its model, by default the run that the file names.
 
     A split that was read before the text is that of `options.corpus`, by default the run's. Raises UserError for what is no
-    proof, a damaged one, another model, a code that does not come out, and where that split is not here.
+    proof, a damaged one, another model, a code that cannot be decoded, and where that split is not here.
     """
     name = name_of(file)
     header, code = unpack(read_all(file), name)

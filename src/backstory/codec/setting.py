@@ -203,10 +203,10 @@ def same_threads(header: Header) -> Iterator[None]:
 
 
 def broken(name: str, header: Header, coded: CodedText, size: int | None = None) -> UserError:
-    """Return the error of a code that does not come out."""
+    """Return the error of a code that cannot be decoded."""
     saved = "" if size is None else f"; the first {size:,} bytes are saved"
     return UserError(
-        f"{one_line(name)} does not come out after {coded.checked_tokens:,} of {header.tokens:,} tokens: the code is "
+        f"{one_line(name)} cannot be decoded after {coded.checked_tokens:,} of {header.tokens:,} tokens: the code is "
         f"damaged, the numbers are not those of the encoder, or its reader used what a decoder does not have{saved}"
     )
 

@@ -57,7 +57,7 @@ class BrokenCode(Exception):
     """Raised when a checksum differs."""
 
     def __init__(self, coded: CodedText) -> None:
-        super().__init__(f"the code does not come out after step {coded.checked}")
+        super().__init__(f"the code cannot be decoded after step {coded.checked}")
         self.coded = coded
 
 

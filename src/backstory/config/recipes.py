@@ -114,9 +114,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         for part in parts:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise UserError(
-                    f"{name} has no place beside {part}, which is set to {shown(inner)}; remove one of them"
-                )
+                raise UserError(f"{name} and {part}, set to {shown(inner)}, cannot be combined; remove one")
         inner[last] = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
     return result
 

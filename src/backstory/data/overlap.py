@@ -55,7 +55,7 @@ def check_splits_differ(dataset: Dataset, allow_equal: bool) -> None:
     known = 2 * (unknown_tokens(dataset.vocabulary, valid) or 0) < len(valid.ids)
     if known and valid.characters == test.characters and np.array_equal(valid.ids, test.ids):
         raise UserError(
-            f"validation and test of {dataset.corpus} are the same text, so a test figure would be of text that the model was "
+            f"validation and test of {dataset.corpus} are the same text, so test figures would be on text that the model was "
             "chosen on; give another test text, or use --allow-equal-splits"
         )
 

@@ -248,9 +248,7 @@ def check_after(after: str, split: str, splits: Iterable[str]) -> None:
     """Raise UserError unless `after`, one of the splits, may be read, and learned from, before the one that is scored."""
     check_name(after, splits, "split")
     if after == split:
-        raise UserError(
-            f"{after} would be scored with what was learned from it; read another split before, with --after"
-        )
+        raise UserError(f"{after} would be scored with what was learned from it; name another split with --after")
     if after == "test":
         raise UserError(
             "nothing is learned from the test split before another is scored; use --after=train or --after=valid"

@@ -136,7 +136,7 @@ def verify(
         progress: Called with the tokens decoded so far and all tokens.
 
     Returns the figure, what was reported, and whether they agree (`holds`). Raises UserError for what is no proof, a damaged
-    one, another model, and a proof that does not come out.
+    one, another model, and a proof that cannot be decoded.
 
     Example:
         >>> bs.verify("proof.bks").holds

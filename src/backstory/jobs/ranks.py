@@ -1,4 +1,4 @@
-"""Ranks: processes that share one piece of work, such as the rows of a batch, and exchange what they find."""
+"""Ranks: processes that share one piece of work, such as the rows of a batch, and exchange their results."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ from backstory.config import UserError
 from backstory.config.process import Launched, Stopped, launched
 
 HERE = "rank {} is here"
-"""Key that a rank sets when it can be met."""
+"""Key that a rank sets when it is ready."""
 RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """Longest wait of the ranks for each other at the start."""
 
@@ -102,7 +102,7 @@ WITH_ANOTHER = "another rank has ended, and this one with it"
 
 
 class RankEnded(UserError):
-    """Another rank has ended, so that this one cannot go on."""
+    """Another rank has ended, so that this one cannot continue."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def joined(meeting: Meeting | None = None) -> Iterator[Ranks]:
                 "lower --workers, or torchrun's --nproc-per-node"
             )
         torch.cuda.set_device(started.local)
-    # The others wait while the first saves, or a callback of its own runs, however long that takes.
+    # The others wait while the first saves or runs a callback, however long that takes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     _rendezvous(meeting, backend, timedelta(days=7))
     try:

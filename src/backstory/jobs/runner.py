@@ -26,9 +26,9 @@ from backstory.jobs.launchers import Launcher, RunningCommand
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""
 WATCH_SECONDS = 1.0
-"""Seconds between two readings of what the children wrote."""
+"""Seconds between two reads of the children's output."""
 TAKE_SECONDS = 2.0
-"""Seconds until the queue is asked again after it had no job to take."""
+"""Seconds until the queue is polled again after it had no job."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CommandExit:
 
     @property
     def lost(self) -> bool:
-        """True if the machine that it ran on is gone, so that its job goes on elsewhere."""
+        """True if its machine is gone, so that its job continues elsewhere."""
         return self.code == child.LOST
 
     @property
@@ -54,7 +54,7 @@ class CommandExit:
 
 
 class Job(ABC):
-    """Commands that run one after the other, and what is known of their progress."""
+    """Commands that run one after the other, with their progress."""
 
     name: str
     """Name in messages."""

@@ -1,4 +1,4 @@
-"""The program of a worker: it reads what to do from standard input, and ends with the process that started it."""
+"""The program of a worker: it reads its arguments from standard input, and ends with the process that started it."""
 
 import json
 import os

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 1024
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.02
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 REASON_SECONDS = 2.0
 """Longest wait for the reason of a worker that failed."""
 END_SECONDS = 30.0
@@ -89,7 +89,7 @@ class _Team:
             self.processes.append(child.spawn(module, (), log, environment, subprocess.PIPE))
 
     def meet(self, count: int, arguments: dict[str, Any]) -> "dist.Store":
-        """Tell the workers what to do, and wait until all can be met. Raises RankEnded if one ends before."""
+        """Send the workers their arguments, and wait until all are ready. Raises RankEnded if one ends before."""
         import torch.distributed as dist
 
         from backstory.jobs.ranks import HERE, RankEnded

@@ -144,7 +144,7 @@ class SuiteFolder:
                 )
             if saved.is_file() and (first := self._initial_run(run)) != run.init_from:
                 raise UserError(
-                    f"{self.run(run)} began with {first or 'weights of its own'}, and the suite now has it begin with "
+                    f"{self.run(run)} started from {first or 'weights of its own'}, but the suite now starts it from "
                     f"{run.init_from or 'weights of its own'}; remove that folder to train it again, or "
                     "choose another with --out"
                 )

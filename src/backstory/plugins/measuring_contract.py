@@ -1,4 +1,4 @@
-"""The contract of what measures, an experiment or a metric, as functions on a short text and a small model."""
+"""The contract of experiments and metrics, as functions on a short text and a small model."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The contract of a language model as functions: the tests run them on ours, `backstory check` on anybody's.
+"""The contract of a language model as functions: the tests run them on ours, `backstory check` on those of plugins.
 
 Each check takes a model, or the settings of a core, and raises ContractError with a sentence that says what is wrong.
 """

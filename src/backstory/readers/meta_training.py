@@ -125,7 +125,7 @@ def train_gates(
     """
     if base.rule != "rms" or base.clip:
         unusable = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
-        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms and no clip, not {unusable}")
+        raise UserError(f"a meta-learner needs dynamic evaluation with the rule rms and no clip, not {unusable}")
     segment, length = base.segment, min(training.stream, len(ids) - 1)
     if length < segment * training.every:
         raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")

@@ -269,7 +269,7 @@ class MixtureScorer:
         points = (dict(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
         self.points = [conforming(MixtureSettings(**point), "the grid") for point in points]
         if len({replace(point, share=1.0, rate=1.0, step=1.0) for point in self.points}) > 1:
-            raise UserError("a grid of the reader mixture has one domain, one context and one lengths; tune for each")
+            raise UserError("a grid of the reader mixture has one domain, context and lengths; tune each separately")
         self.reader, self.tokens = MixtureReader(inner, self.points[0]), tokens
         self._share, self._rate, self._step = (
             np.array([[getattr(point, name)] for point in self.points]) for name in ("share", "rate", "step")

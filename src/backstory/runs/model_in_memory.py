@@ -40,7 +40,7 @@ class ModelElsewhere(Run):
 
     @property
     def argument(self) -> str:
-        """Its name: no command takes it, and its folder in the cache says nothing to anyone."""
+        """Its name, because no command takes it, and its folder in the cache means nothing to a person."""
         return self.called
 
     @property
@@ -51,7 +51,7 @@ class ModelElsewhere(Run):
         return {"seed": None, "model": self.own_settings}
 
     def architecture(self) -> str:
-        """Return the SHA-256 (hex) of what scores depend on beside weights and vocabulary: the model's settings and modules."""
+        """Return the SHA-256 (hex) of the model's settings and modules, on which scores depend as well."""
         return json_digest([self.own_settings, architecture_hash(self.model)])
 
     def with_settings(self, changes: dict[str, Any]) -> "ModelElsewhere":
@@ -80,7 +80,7 @@ class ModelElsewhere(Run):
 
 
 def architecture_hash(model: nn.Module) -> str:
-    """Return the SHA-256 (hex) of what weights do not tell of a model: its modules, with their plain attributes and settings.
+    """Return the SHA-256 (hex) of a model apart from its weights: its modules, with their plain attributes and settings.
 
     Models of equal weights may have other heads or windows of attention, for instance.
     """

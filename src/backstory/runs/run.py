@@ -103,7 +103,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class ChangedRun(UserError):
-    """The run has other weights now than those that were loaded."""
+    """Raised when a run no longer has the weights that were loaded."""
 
 
 @dataclass(frozen=True)

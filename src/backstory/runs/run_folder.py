@@ -147,7 +147,7 @@ def open_folder(
 
 
 def _replaced(path: Path) -> list[Path]:
-    """Return what is removed when a run is overwritten, in this order: results of its weights, and the run itself.
+    """Return the paths that overwriting a run removes, in this order: results of its weights, and the run itself.
 
     Results are whole folders under our names, and the result files in folders under the user's names.
     """

@@ -86,7 +86,7 @@ def intact(entry: Path) -> bool:
 
 
 def _sweep(entry: Path) -> None:
-    """Remove what a killed process left, if it is older than an hour: another process may be writing now."""
+    """Remove the remains of killed processes that are older than an hour; another process may be writing now."""
     for path in entry.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:

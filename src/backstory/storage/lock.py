@@ -83,7 +83,7 @@ def _acquire(folder: Path, work: str, option: str) -> int:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
             attempts += 1
-            # Another start may have been refused, and just have removed the folder that it had made.
+            # Another start may just have been refused and have removed the folder that it made.
             if isinstance(error, FileNotFoundError) and attempts < ATTEMPTS:
                 continue
             raise UserError(
