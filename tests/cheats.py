@@ -335,7 +335,7 @@ class SnapshotsNothing(StaticReader):
 
 
 class RestoresElsewhere(StaticReader):
-    """Every restored reader has a different state."""
+    """Each restored reader has a different state."""
 
     restored = 0
 

@@ -93,7 +93,7 @@ def harmed() -> Table:
 
 
 def sampled() -> Table:
-    """How often the 95% interval of a sample of targets contains the figure for all."""
+    """Share of samples of targets whose 95% interval contains the figure for all."""
     coverage: list[dict[str, Any]] = measured("benchmark-sampling")["coverage"]
     rows = tuple(
         (

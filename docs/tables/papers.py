@@ -18,7 +18,7 @@ from backstory.reports.sections import reproduction_section as reproductions
 
 
 def evidence_of_papers() -> Table:
-    """Every table row, figure and claim of the papers: the protocol here, published, ours and the verdict."""
+    """All table rows, figures and claims of the papers: our protocol, published and our values, and the verdict."""
     rows = tuple(dataclasses.astuple(row) for row in evidence(sources.RESULTS))
     heads = ("paper", "item", "protocol as published?", "scale", "seeds", "published", "ours", "verdict")
     return headed(heads, rows, texts=len(heads))

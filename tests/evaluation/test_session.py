@@ -38,7 +38,7 @@ TEXT = "ann saw the tea and\n\nbob took more jam\nann - sold 3.5 oil,\n\n\n  dor
 
 @pytest.fixture(autouse=True)
 def registered(adaptive_readers: None) -> None:
-    """Every test here may ask for the readers of `adaptive` by name."""
+    """Register the readers of `adaptive` by name for all tests here."""
 
 
 @pytest.fixture

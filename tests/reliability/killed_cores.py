@@ -77,7 +77,7 @@ def killed_cores(trials: Sequence[int], folder: Path) -> Iterator[str]:
 
 
 class FirstSave(Chain):
-    """Every other kill comes as soon as the first checkpoint is being written; each run is begun anew."""
+    """Kill each second time while the first checkpoint is being written; each run starts from scratch."""
 
     def killed_after(self, steps: int, seconds: float) -> Running | None:
         self.kills = getattr(self, "kills", 0) + 1

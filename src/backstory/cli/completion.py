@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, tuple[type, Any]] = {
     "ls": (ls.ListArguments, None),
     "completion": (CompletionArguments, None),
 }
-"""Every command with the dataclass of its arguments, and with defaults if these choose the parts of a model."""
+"""Commands with the dataclass of their arguments, and with defaults if these choose the parts of a model."""
 
 
 REGISTRIES = {

@@ -1,4 +1,4 @@
-"""Every setting of a run as plain dataclasses: the text, the model by its parts, the training."""
+"""All settings of a run as plain dataclasses: the text, the model by its parts, the training."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -43,7 +43,7 @@ class ProcessPredictor:
         self._types, self._timeout = types, timeout
         self._closed = False
         self._read = b""
-        """What it has written after its last answer."""
+        """Output after its last answer."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
             words = shlex.split(command)

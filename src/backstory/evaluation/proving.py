@@ -86,7 +86,7 @@ class Verification:
     uncounted: float
     """Share that the last tokens of rows add to the code; they are not counted."""
     compared: str | None
-    """What the decoded text was compared with: a file or a split."""
+    """The file or split that the decoded text was compared with."""
     same_text: bool | None
     """True if the decoded tokens, and the lines if each was read by itself, are those of the text; None if there was no text
     to compare with."""

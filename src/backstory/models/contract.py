@@ -37,7 +37,7 @@ class Capabilities:
     keeps: int = 0
     """Number of tokens that stay in a full window when it slides."""
     rereads: bool = False
-    """Every block rereads the text before it, so few long blocks are cheaper."""
+    """Each block rereads the text before it, so few long blocks are cheaper."""
 
 
 class ParamGroup(NamedTuple):

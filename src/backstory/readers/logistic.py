@@ -64,7 +64,7 @@ class Factors:
     by_length: bool = False
     """A prediction from counts gives a factor for every length of its contexts."""
     context: str = "none"
-    """What the set of weights depends on: `none`, `entropy` or `length`."""
+    """Choice of the set of weights: by `none`, `entropy` or `length`."""
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield log E (t, R, E, V) and the number of the set (t, R), a few steps at a time."""

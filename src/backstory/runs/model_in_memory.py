@@ -30,7 +30,7 @@ class ModelElsewhere(Run):
     config: Any
     """None: there is no recipe."""
     called: str
-    """What results call it."""
+    """Its name in results."""
     own_settings: dict[str, Any]
     """The model's, as results record them."""
 
