@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from backstory.config import plural
+from backstory.config.formats import model_size
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data.tags import GOLD

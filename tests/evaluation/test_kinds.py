@@ -100,9 +100,9 @@ def test_numbers_are_decimal(value: str) -> None:
 
 @pytest.mark.parametrize("value", ODD_VALUES)
 def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
-    with pytest.raises(UserError, match="is no value for theta"):
+    with pytest.raises(UserError, match="is not a value for theta"):
         parse_stack(f"cache:theta={value}")
-    with pytest.raises(UserError, match="is no value for theta"):
+    with pytest.raises(UserError, match="is not a value for theta"):
         parse_grid(parse_stack("cache"), [f"theta={value}"])
 
 

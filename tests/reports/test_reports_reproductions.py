@@ -141,6 +141,10 @@ def test_claims_say_what_they_were_tested_on_and_what_confounds_them() -> None:
     assert cells(systems_table(made_of(figures)), "Trained")[0] == alone.split(", ", 1)[1]
     figures["systems"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
     assert cells(claims_table(made_of(figures)), "Tested on")[0] == alone.replace("2.7", "2.4 and 2.7")
+    figures["systems"][1]["parameters"] = 62_350
+    assert cells(claims_table(made_of(figures)), "Tested on")[0] == alone.replace("2.7", "62,000 and 2.7")
+    figures["systems"][0]["parameters"] = 30_120
+    assert cells(claims_table(made_of(figures)), "Tested on")[0] == alone.replace("2.7 M", "62,000 and 30,000")
 
 
 def policy(**changes: Any) -> dict[str, Any]:

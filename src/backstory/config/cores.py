@@ -31,8 +31,7 @@ class LSTMConfig:
     biases: Literal[2, 1] = 2
     """Biases of a gate: two, as in the published sizes of AWD-LSTM, or one."""
     input_l2: float | None = between(None, 0.0)
-    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
-    `training.weight_decay`."""
+    """lambda of lambda |w|^2 in the loss, for the layers' input weights; none: as `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
 
@@ -68,8 +67,7 @@ class MogrifierConfig:
     output_dropout: float = probability(0.5)
     """Locked dropout on the last layer's output."""
     input_l2: float | None = between(None, 0.0)
-    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
-    `training.weight_decay`."""
+    """lambda of lambda |w|^2 in the loss, for the layers' input weights; none: as `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
     round_l2: float | None = between(None, 0.0)
@@ -124,8 +122,7 @@ class ExternalMemoryConfig:
     output_dropout: float = probability(0.0)
     """Locked dropout on the head's input."""
     input_l2: float | None = between(None, 0.0)
-    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
-    `training.weight_decay`."""
+    """lambda of lambda |w|^2 in the loss, for the layers' input weights; none: as `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
 
@@ -255,8 +252,7 @@ class TrellisConfig:
     weight_drop: float = probability(0.26)
     """Dropout on the weights that read the step before, one mask per segment."""
     input_l2: float | None = between(None, 0.0)
-    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
-    `training.weight_decay`."""
+    """lambda of lambda |w|^2 in the loss, for the layers' input weights; none: as `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
 

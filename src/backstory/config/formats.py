@@ -80,6 +80,12 @@ def duration(seconds: float | None) -> str:
     return f"{hours:,} h {minutes} min"
 
 
+def model_size(parameters: int, digits: int = 2) -> str:
+    """Return a rounded number of parameters as people write it: `62,000`, `2.7 M`."""
+    rounded = float(f"{parameters:.{digits}g}")
+    return f"{rounded / 1e6:g} M" if rounded >= 1e6 else f"{rounded:,.0f}"
+
+
 def setting(value: object) -> str:
     """Return the value of a setting with the digits that tell it from others."""
     return f"{value:.3g}" if isinstance(value, float) else "none" if value is None else plain(value)

@@ -173,8 +173,8 @@ class SpanBufferConfig:
     """Show the gate how well the buffer matches: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
     that the other logit is the score of a sentinel, which gets the attention if nothing matches."""
     dropout: float | None = probability(None)
-    """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
-    connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""
+    """Locked dropout on the head's input for q; none: the same rate as for p (`output_dropout` of the dual connection or the
+    core). With 0.0 only p is trained with dropout, so the gate learns from a handicapped p."""
     gate: GateConfig = field(default_factory=GateConfig)
 
 
@@ -185,6 +185,6 @@ class AuxiliarySoftmaxConfig:
     kind: Literal["auxiliary-softmax"] = "auxiliary-softmax"
     """The kind of auxiliary prediction."""
     dropout: float | None = probability(None)
-    """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
-    connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""
+    """Locked dropout on the head's input for q; none: the same rate as for p (`output_dropout` of the dual connection or the
+    core). With 0.0 only p is trained with dropout, so the gate learns from a handicapped p."""
     gate: GateConfig = field(default_factory=GateConfig)

@@ -114,7 +114,7 @@ class CountedText:
     def common(self, codes: np.ndarray) -> int:
         """Return the length of the common prefix with these codes (N,)."""
         size = min(len(self), len(codes))
-        # Rows of codes are part of a longer array, in which nothing changes that was handed out.
+        # Rows of codes are views of a longer array, whose published part never changes.
         start = min(self._known, size) if codes.base is not None and codes.base is self._source else 0
         return _first_difference(self._codes[:size], codes[:size], start)
 

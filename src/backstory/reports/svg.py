@@ -135,7 +135,7 @@ class NoPlots(UserError):
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The project's plot style, for the time of a `with` block that both builds a figure and calls `inline`.
+    """Apply the plot style within a `with` block, which must both build a figure and call `inline`.
 
     Raises NoPlots where matplotlib cannot be loaded.
     """

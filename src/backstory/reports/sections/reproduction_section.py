@@ -291,6 +291,12 @@ def _tested(figures: ReproductionFigures, names: Iterable[str]) -> str:
     return "; against ".join(texts) or MISSING
 
 
+def _together(sizes: Sequence[str]) -> str:
+    """Join sizes, with a unit that all share once: `2.4 and 2.7 M`, `62,000 and 30,000`, `890,000 and 1.2 M`."""
+    shared = all(size.endswith(" M") for size in sizes)
+    return " and ".join([*(size.removesuffix(" M") if shared else size for size in sizes[:-1]), sizes[-1]])
+
+
 def _measure(measure: MeasureRecord) -> str:
     """Return a number with its name, its interval and its bound: `near +9.1% (+7.0% to +11.2%; above 0%)`."""
     value, low, high = (_number(measure.unit, one) for one in (measure.value, measure.low, measure.high))
