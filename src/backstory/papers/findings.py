@@ -71,7 +71,7 @@ def _by_tag(splits: Iterable[str]) -> bool:
 
 def _targets_key(examination: PlannedExamination) -> tuple[int, int, int, bool]:
     """Return the key that fixes which targets are scored."""
-    return examination.targets, examination.maximum_context, examination.seed, examination.within_documents
+    return examination.targets, examination.longest_context, examination.seed, examination.within_documents
 
 
 def check_finding(
