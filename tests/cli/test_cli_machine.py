@@ -4,6 +4,8 @@ import errno
 import os
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,6 +163,16 @@ def test_a_name_that_is_not_utf8_is_refused(command: Command, desk: Path, line: 
     before = tree(desk)
     assert r"the name '" in (told := command(*line).mistake()) and "is not UTF-8; rename it" in told
     assert tree(desk) == before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names are UTF-8 in every locale")
+def test_a_name_that_the_locale_does_not_read_is_not_blamed(desk: Path) -> None:
+    environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-m", "backstory", "report", "café".encode()], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "as Python takes names for ASCII here; set PYTHONUTF8=1, and give the same command again" in done.stderr
 
 
 def test_a_folder_below_one_that_is_not_utf8_is_refused_too(

@@ -6,6 +6,7 @@ import os
 import re
 import reprlib
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -86,7 +87,11 @@ def check_utf8(path: object) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"the name {shown(str(path))} is not UTF-8; rename it, or choose another") from None
+        name, encoding = shown(str(path)), sys.getfilesystemencoding().upper()
+        if encoding != "UTF-8":  # the name itself may be
+            problem = f"the name {name} cannot be read, as Python takes names for {encoding} here"
+            raise UserError(f"{problem}; set PYTHONUTF8=1, and {AGAIN}") from None
+        raise UserError(f"the name {name} is not UTF-8; rename it, or choose another") from None
 
 
 def install_hint(extra: str) -> str:
