@@ -5,6 +5,9 @@ from typing import Literal
 
 from backstory.config.strict import between, probability
 
+Initialisation = Literal["pytorch", "keras"]
+"""Initial weights of recurrent layers."""
+
 
 @dataclass(frozen=True)
 class LSTMConfig:
@@ -34,6 +37,9 @@ class LSTMConfig:
     """lambda of lambda |w|^2 in the loss, for the layers' input weights; none: as `training.weight_decay`."""
     recurrent_l2: float | None = between(None, 0.0)
     """The same for the recurrent weights."""
+    initialisation: Initialisation = "pytorch"
+    """pytorch: U(-a, a), a the inverse square root of the units; keras: Glorot uniform input weights, orthogonal recurrent
+    weights, biases 0, and 1 for the forget gate."""
 
     def ignored_settings(self, output: int | None) -> dict[str, str]:
         """Return the settings that have no effect, and why; `output` is the size of the last layer, None if it is `hidden`."""
@@ -72,6 +78,8 @@ class MogrifierConfig:
     """The same for the recurrent weights."""
     round_l2: float | None = between(None, 0.0)
     """The same for the matrices of the rounds."""
+    initialisation: Initialisation = "pytorch"
+    """As in an LSTM; with keras the matrices of the rounds are Glorot uniform, too."""
 
     def ignored_settings(self, output: int | None) -> dict[str, str]:
         """Return the settings that have no effect, and why; `output` is the size of the last layer, None if it is `hidden`."""

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.config.cores import Initialisation
 from backstory.models.contract import Core, CoreOutput, ParamGroup
+from backstory.models.cores.initialisation import gate_weights, glorot, uniform
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
 from backstory.models.kernels.recurrence import Round, lstm_segment, mogrifier_segment
@@ -71,12 +73,13 @@ class LSTMLayer(RecurrentLayer):
 
     def __init__(self, inputs: int, units: int, config: LSTMConfig) -> None:
         super().__init__()
-        bound = units**-0.5
         self.weight_drop, self.state_dropout = config.weight_drop, config.state_dropout
-        self.weight_ih = nn.Parameter(torch.empty(4 * units, inputs).uniform_(-bound, bound))
-        self.weight_hh = nn.Parameter(torch.empty(4 * units, units).uniform_(-bound, bound))
-        self.bias_ih = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound))
-        bias_hh = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound)) if config.biases == 2 else None
+        weight_ih, weight_hh, bias_ih = gate_weights(inputs, units, config.initialisation)
+        self.weight_ih, self.weight_hh = nn.Parameter(weight_ih), nn.Parameter(weight_hh)
+        self.bias_ih, bias_hh = nn.Parameter(bias_ih), None
+        if config.biases == 2:
+            keras = config.initialisation == "keras"  # which has one bias: the other adds nothing at first
+            bias_hh = nn.Parameter(torch.zeros(4 * units) if keras else uniform(4 * units, fan_in=units))
         self.register_parameter("bias_hh", bias_hh)
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,12 +103,14 @@ class RoundWeights(nn.Module):
 
     right: nn.Parameter | None
 
-    def __init__(self, gating: int, gated: int, rank: int | None) -> None:
+    def __init__(self, gating: int, gated: int, rank: int | None, kind: Initialisation) -> None:
         super().__init__()
-        inner, outer = (rank or gating) ** -0.5, gating**-0.5
-        self.left = nn.Parameter(torch.empty(gated, rank or gating).uniform_(-inner, inner))
-        right = nn.Parameter(torch.empty(rank, gating).uniform_(-outer, outer)) if rank else None
-        self.register_parameter("right", right)
+
+        def matrix(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(glorot(rows, columns) if kind == "keras" else uniform(rows, columns, fan_in=columns))
+
+        self.left = matrix(gated, rank or gating)
+        self.register_parameter("right", matrix(rank, gating) if rank else None)
         self.bias = nn.Parameter(torch.zeros(gated))
 
 
@@ -114,15 +119,16 @@ class MogrifierLayer(RecurrentLayer):
 
     def __init__(self, inputs: int, units: int, config: MogrifierConfig) -> None:
         super().__init__()
-        bound = units**-0.5
+        kind = config.initialisation
         self.state_dropout, self.round_dropout = config.state_dropout, config.round_dropout
-        self.weight_ih = nn.Parameter(torch.empty(4 * units, inputs).uniform_(-bound, bound))
-        self.weight_hh = nn.Parameter(torch.empty(4 * units, units).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound))
+        self.weight_ih, self.weight_hh, self.bias = map(nn.Parameter, gate_weights(inputs, units, kind))
         sizes = (units, inputs)
         # Numbered from 1 in the names of their parameters, as in the equations.
         self.rounds = nn.ModuleDict(
-            {str(i): RoundWeights(sizes[(i + 1) % 2], sizes[i % 2], config.rank) for i in range(1, config.rounds + 1)}
+            {
+                str(i): RoundWeights(sizes[(i + 1) % 2], sizes[i % 2], config.rank, kind)
+                for i in range(1, config.rounds + 1)
+            }
         )
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
