@@ -25,6 +25,7 @@ TYPES = {
     ("wikitext-2", False): 33_278,
     ("wikitext-2", True): 28_912,
     ("ptb-char-50", False): 50,
+    ("enwik8-prefix", False): 256,
 }
 """Types by corpus and whether it is in lower case."""
 
