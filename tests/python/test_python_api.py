@@ -204,7 +204,14 @@ def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+    "around",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.device("meta"),
+    ],
+    ids=["no_grad", "inference_mode", "autocast", "device"],
 )
 def test_a_call_inside_no_grad_or_autocast_gives_what_it_gives_alone(
     tiny_run: Path, tmp_path: Path, around: Callable[[], AbstractContextManager]

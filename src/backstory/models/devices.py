@@ -41,8 +41,14 @@ class Precision:
 
 @contextmanager
 def unaffected() -> Iterator[None]:
-    """Run the block outside of its caller's autocast, `no_grad` and `inference_mode`, which change what is computed."""
+    """Run the block outside of its caller's autocast, `no_grad`, `inference_mode` and default device.
+
+    The first three change what is computed. With `torch.set_default_device("cuda")`, tensors that belong on the CPU would
+    be on the GPU.
+    """
     with ExitStack() as stack:
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):
