@@ -10,6 +10,7 @@ import torch
 
 from backstory.cli.main import main
 from backstory.config import UserError
+from backstory.config.recipes import check_results_exist, check_run_exists
 from backstory.data.tokenizers.built_in import BUILT_IN
 from backstory.models import Softmax
 from backstory.results import run_listing
@@ -91,6 +92,24 @@ def test_runs_are_sorted_as_wanted(runs: Path, capsys: pytest.CaptureFixture[str
     for order, first in (("name", "seed9"), ("valid", "seed10"), ("changed", "seed10")):
         assert main(["ls", "runs", str(runs), "--sort", order]) == 0
         assert capsys.readouterr().out.splitlines()[1].split()[0] == first
+
+
+def test_where_nothing_was_trained_yet_the_list_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ls", "runs"]) == 0
+    assert capsys.readouterr().out.startswith("no runs yet; `backstory train RECIPE` makes one in runs")
+    assert main(["ls", "runs", "--json"]) == 0 and capsys.readouterr().out == "[]\n"
+
+
+def test_a_run_that_is_named_without_its_folder_is_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.yaml").touch()
+    for check in (check_run_exists, check_results_exist):
+        with pytest.raises(UserError, match=r"\(did you mean 'runs/a'\?\)"):
+            check(Path("a"))
 
 
 def test_what_is_no_folder_of_runs_stands_for_itself(runs: Path) -> None:

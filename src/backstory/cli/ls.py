@@ -75,6 +75,12 @@ def _runs(args: ListArguments) -> int:
     from backstory.results.run_listing import list_runs, run_folders
 
     folder = Path("runs") if args.folder is None else args.folder
+    if args.folder is None and not folder.exists():  # nothing is wrong yet
+        if args.json:
+            print_json([])
+        else:
+            print("no runs yet; `backstory train RECIPE` makes one in runs, `backstory ls runs FOLDER` lists others")
+        return 0
     if (many := len(run_folders(folder))) > 50:
         announce(f"reading {many} runs in {folder}")
     runs = list_runs(folder)

@@ -160,6 +160,8 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 return f"there is no flag {name}; a file or folder of that name is given as {pasted(Path(token))}"
             if name == "--text" and any(s.positional and "TEXT" in s.name for s in known):
                 return f"there is no flag --text; the text follows the run: `{_usage(verb, known)}`"
+            if verb == "read" and name in ("--text", "--corpus"):
+                return f"there is no flag {name}; it reads standard input: `{_usage(verb, known)} < FILE`"
             same = next((flag for flag in ELSEWHERE.get(name, ()) if flag in flags), None)
             hint = f" (did you mean '{same}'?)" if same else nearest_flag(name, flags)
             return f"there is no flag {name}{hint}; `backstory {verb} --help-all` lists them"

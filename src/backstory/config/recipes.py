@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
-from backstory.config.errors import UserError, check_name, pasted, shown
+from backstory.config.errors import UserError, check_name, nearest, pasted, shown
 from backstory.config.ignored_settings import dotted_names, warn_ignored
 from backstory.config.schema import RunConfig
 from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
@@ -165,7 +165,10 @@ def check_run_exists(folder: Path, trained_here: bool = False) -> None:
             f"{folder} is a model of Hugging Face, which can only be read (hf:...); name a run trained here"
         )
     if not folder.is_dir():
-        train = f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
+        train = (
+            f"there is no run folder {folder}{_similar_run(folder)}; train one with "
+            f"`backstory train RECIPE --out {pasted(folder)}`"
+        )
         on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
         hub = f"; a model of Hugging Face is named hf:{folder}" if on_hub and not trained_here else ""
         raise UserError(train + hub)
@@ -178,7 +181,14 @@ def check_results_exist(folder: Path) -> None:
     if str(folder).startswith("hf:"):
         raise UserError(f"{folder} is a model; name the folder of its results, which --out kept")
     problem = "is not a folder" if folder.exists() else "does not exist"
-    raise UserError(f"{folder} {problem}; name the folder of a run")
+    raise UserError(f"{folder} {problem}{_similar_run(folder)}; name the folder of a run")
+
+
+def _similar_run(folder: Path) -> str:
+    """Return ` (did you mean 'runs/x'?)` for the run of this name in `runs`, or the closest name beside it; else ''."""
+    if (Path("runs") / folder / CONFIG).is_file():
+        return f" (did you mean '{Path('runs') / folder}'?)"
+    return nearest(str(folder), (str(config.parent) for config in folder.parent.glob(f"*/{CONFIG}")))
 
 
 def check_source_exists(source: str) -> None:

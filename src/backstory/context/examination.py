@@ -136,9 +136,11 @@ class Examination:
 def check_length(tokens: int, maximum_context: int) -> None:
     """Raise UserError unless a text of `tokens` tokens has at least two targets with the longest context."""
     if tokens - maximum_context < 2:
+        half = tokens // 2  # the other half are targets
+        fits = f", such as {half // (size := 10 ** (len(str(half)) - 1)) * size}" if half else ""
         raise UserError(
             f"the text has {tokens:,} tokens, too few for contexts of {maximum_context:,}; "
-            "choose a longer split or a smaller --maximum-context"
+            f"choose a longer split or a smaller --maximum-context{fits}"
         )
 
 

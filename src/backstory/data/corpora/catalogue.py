@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import chain, tee
 from pathlib import Path
 
@@ -114,9 +115,22 @@ def check_is_there(name_or_path: str) -> None:
     path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
     if name_or_path in CORPORA or (name_or_path and os.path.exists(path)):
         return
+    close = nearest(name_or_path, [*CORPORA, *_beside(path)])
     if path.suffix or os.sep in name_or_path:
-        raise UserError(f"there is no file or folder {name_or_path!r}; give the path of a text or one of {known}")
-    raise UserError(f"unknown corpus {name_or_path!r}{nearest(name_or_path, CORPORA)}; give one of {known} or a path")
+        raise UserError(
+            f"there is no file or folder {name_or_path!r}{close}; give the path of a text or one of {known}"
+        )
+    raise UserError(f"unknown corpus {name_or_path!r}{close}; give one of {known} or a path")
+
+
+def _beside(path: Path) -> list[str]:
+    """Return the paths in the folder of a path that have a similar name, whatever their endings; hidden ones are left out."""
+    try:
+        names = [name for name in os.listdir(path.parent) if not name.startswith(".")]
+    except (OSError, ValueError):  # ValueError: the path holds a null character
+        return []
+    close = get_close_matches(path.stem, {Path(name).stem for name in names}, cutoff=0.7)
+    return sorted(str(path.parent / name) for name in names if Path(name).stem in close)
 
 
 def find_text(path: Path, reader: TextReader) -> Corpus:
