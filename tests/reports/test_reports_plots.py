@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,21 @@ def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path"}):
         assert learning_curves([found]) == before
         assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_threads_draw_one_after_the_other_and_leave_the_users_style() -> None:
+    before, begun = matplotlib.rcParams["svg.fonttype"], threading.Event()
+
+    def draw() -> None:
+        with svg.style():
+            begun.set()
+
+    with svg.style():
+        other = threading.Thread(target=draw)
+        other.start()
+        assert not begun.wait(0.2)
+    other.join()
+    assert begun.is_set() and matplotlib.rcParams["svg.fonttype"] == before
 
 
 def test_hostile_names_are_text(run: Any) -> None:

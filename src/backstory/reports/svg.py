@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,6 +130,10 @@ def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, 
         return Plot(title, inline(draw(WIDE), prefix, title, caption, hints), caption, prefix, draw, hints)
 
 
+_STYLED = threading.RLock()
+"""Held while matplotlib has the project's style."""
+
+
 class NoPlots(UserError):
     """Nothing can be drawn."""
 
@@ -146,7 +151,8 @@ def style() -> Iterator[None]:
         raise NoPlots(
             f"matplotlib does not load ({reason}); correct that, or unset MPLBACKEND, and try again"
         ) from None
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    # One thread at a time: matplotlib's settings belong to the process, and another would restore those of this block.
+    with _STYLED, matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update(_STYLE)
         # matplotlib guesses the widths of letters that its font lacks; the browser has them
