@@ -235,6 +235,23 @@ def test_a_longest_context_that_seems_better_than_all_is_not_decided(folder: Any
     assert f"demo: {said}" in page and "still gains" not in page and "more than 20 tokens" not in page
 
 
+def test_a_group_of_few_targets_has_no_effective_context(folder: Any) -> None:
+    """Resamples of a single target are all alike, so its interval would be a certain answer."""
+    made = [condition("truncate-5", 0.0, 300, method="truncate", context=5)]
+    effective = {"context": 5, "low": 5, "high": 5, "more_context_hurts": False}
+    groups = [group("frequency", "frequent", made, 1, effective_context=effective),
+              group("frequency", "infrequent", made, 299, effective_context=effective)]  # fmt: skip
+    figures = examination("truncate", made, groups=groups, effective_context={**effective, "threshold_percent": 1.0})
+    [examined] = examined_models([read(folder({"truncate": figures}))])
+    assert sentences.frequency(examined, None) == (
+        "Less than 1% is gained beyond: infrequent words (99.7% of the targets) 5 tokens (95%: 5 to 5); "
+        "frequent words (0.3% of the targets) effective context not known: too few targets (1)."
+    )
+    assert examined.truncation
+    rows = examinations.groups_table(examined.truncation.figures).rows
+    assert [row[1] for row in rows] == ["effective context not known: too few targets (1)", "5 tokens (95%: 5 to 5)"]
+
+
 def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folder: Any) -> None:
     """Its perplexity is the baseline, so it costs nothing by definition."""
     made = [condition("truncate-50", 0.1, 300, method="truncate", context=50),

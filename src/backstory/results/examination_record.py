@@ -25,6 +25,8 @@ from backstory.results.validation import (
 
 SMALL = 1.0
 """Smallest effect that counts, in percent of perplexity."""
+SMALLEST_GROUP = 20
+"""Fewest targets of a group whose effective context is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,10 @@ class TruncationGroup(GroupRecord[TruncationEffect]):
     effective_context: ContextRecord
     """As below, for these targets only."""
 
+    def is_small(self) -> bool:
+        """Return True if resamples of so few targets say little: those of a single one are all alike, a certain answer."""
+        return self.targets < SMALLEST_GROUP
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExaminedModel(Record):
@@ -315,6 +321,8 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
     def context_in_words(self, group: "TruncationGroup | None" = None) -> str:
         """Return the effective context, of all targets or of a group, in words."""
         of = group or self
+        if group is not None and group.is_small():
+            return f"effective context not known: too few targets ({count(group.targets)})"
         if self.undecided(group):
             longest = f"{count(self.maximum_context)} {plural(self.counted_in, self.maximum_context)}"
             full = "all" if of.baseline.context is None else count(of.baseline.context)

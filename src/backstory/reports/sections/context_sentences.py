@@ -185,10 +185,10 @@ def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
         if examined.truncation and isinstance(group, TruncationGroup):
             figures = examined.truncation.figures
             of, words = f"{name} ({percent(100 * group.share)} of the targets)", figures.context_in_words(group)
-            if figures.is_lower_bound(group):
-                others.append(f"{of} need {words}")
-            elif group.effective_context.best is not None or figures.undecided(group):
+            if group.is_small() or group.effective_context.best is not None or figures.undecided(group):
                 others.append(f"{of} {words}")
+            elif figures.is_lower_bound(group):
+                others.append(f"{of} need {words}")
             else:
                 needed.append(f"{of} {words}")
     return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *others])
