@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import fast_then_full
 
-from backstory.papers.claims import MISSING, ONE_SEED, OPPOSITE, UNDECIDED, YES, corrected, holm, judge, t_limit
+from backstory.papers.claims import MISSING, ONE_SEED, OPPOSITE, UNDECIDED, YES, corrected, holm, judge
 from backstory.results.reproduction_record import ClaimRecord
+from backstory.results.seed_gain import t_limit
 
 
 @pytest.mark.parametrize(

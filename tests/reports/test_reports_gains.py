@@ -114,8 +114,27 @@ def test_runs_that_differ_only_in_their_seed_are_averaged(trained: Any) -> None:
     # The best seed of the worse setting does not win.
     better = [trained(f"b{seed}", BUFFER, seed=seed, static=score) for seed, score in ((1, 95.0), (2, 96.0), (3, 97.0))]
     assert headline([*runs, *better]) == (
-        f"b1, b2 and b3 score best on average: perplexity 96.0 ± 1.0 {where}, ahead of a1, a2 and a3 (100.0 ± 10.0)."
+        f"b1, b2 and b3 score best on average: perplexity 96.0 ± 1.0 {where}, ahead of a1, a2 and a3 (100.0 ± 10.0). "
+        "The means differ by 4.0 (95%: -22.2 to 30.2), so the seeds do not decide which is better."
     )
+
+
+def test_the_difference_of_two_sets_of_seeds_has_an_interval(trained: Any) -> None:
+    """Seed by seed the differences are 5, 4 and 6: a mean of 5 with a deviation of 1, and t(2) = 4.303 over the root of 3."""
+    runs = [trained(f"a{seed}", NONE, seed=seed, static=score) for seed, score in ((1, 100.0), (2, 110.0), (3, 90.0))]
+    runs += [trained(f"b{seed}", BUFFER, seed=seed, static=score) for seed, score in ((1, 95.0), (2, 106.0), (3, 84.0))]
+    (group,) = groups(runs)
+    table = seeds_table(group)
+    assert [column.heading for column in table.columns][-2:] == ["Above the best", "95% interval"]
+    assert [row[-2:] for row in table.rows] == [("–", "–"), ("5.0", "2.5 to 7.5")]
+    assert headline(runs).endswith("ahead of a1, a2 and a3 (100.0 ± 10.0). The means differ by 5.0 (95%: 2.5 to 7.5).")
+    # Other seeds are not paired, and vary far more than the means differ.
+    others = [
+        trained(f"c{seed}", BUFFER, seed=seed, static=score) for seed, score in ((4, 95.0), (5, 106.0), (6, 84.0))
+    ]
+    assert headline([*runs[:3], *others]).endswith("so the seeds do not decide which is better.")
+    # One seed has no interval.
+    assert "differ by" not in headline([*runs[:3], others[0]])
 
 
 def test_a_seed_that_was_trained_twice_is_no_set(trained: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config.arguments import checked, diagnosed
+from backstory.results.seed_gain import t_limit
 
 RESAMPLES = 2000
 CHUNK = 1 << 24
@@ -217,19 +218,6 @@ def resampled_seeds(effects: np.ndarray, seed: int, resamples: int = RESAMPLES) 
     random = np.random.default_rng([seed, seeds])
     normal = random.standard_normal((resamples, seeds)) @ (effects - effects.mean(0)) / math.sqrt(seeds * (seeds - 1))
     return normal * np.sqrt((seeds - 1) / random.chisquare(seeds - 1, (resamples, 1)))
-
-
-@functools.cache
-def t_limit(freedom: float, inside: float = 0.95) -> float:
-    """Return the t for which Student's distribution has the mass `inside` between -t and t.
-
-    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is integrated numerically.
-    """
-    # For many degrees of freedom all of the mass is near 0, where the steps would be too wide; 12 deviations hold it.
-    angles = np.linspace(0.0, min(math.pi / 2, 12 / math.sqrt(freedom)), 50_001)
-    heights = np.cos(angles) ** (freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
-    return math.sqrt(freedom) * math.tan(np.interp(inside * mass[-1], mass, angles))
 
 
 def last_crossing(effects: np.ndarray, threshold: float) -> np.ndarray:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backstory.config.options import ReadingOptions
-from backstory.context.bootstrap import t_limit
 from backstory.papers.paper import published_value
 from backstory.papers.suite import Claim, ClaimSide, Suite
 from backstory.results.reproduction_record import ClaimRecord, SideRecord
+from backstory.results.seed_gain import seed_gain
 from backstory.results.suite_run_record import ReadingRecord, RunRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
@@ -127,26 +127,12 @@ def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
     """
     if not better or not than:
         return Judgement(MISSING)
-    gain = statistics.fmean(than.values()) - statistics.fmean(better.values())
-    if min(len(better), len(than)) < 2:
-        return Judgement(ONE_SEED, gain)
-    if paired := better.keys() == than.keys():
-        variance = statistics.variance(than[seed] - better[seed] for seed in better) / len(better)
-        freedom: float = len(better) - 1
-    else:
-        variance, freedom = _welch(list(better.values()), list(than.values()))
-    margin = t_limit(freedom) * math.sqrt(variance)
-    low, high = gain - margin, gain + margin
-    verdict = YES if low > 0 else OPPOSITE if high < 0 else UNDECIDED
-    return Judgement(verdict, gain, low, high, paired, _p_value(gain, variance, freedom))
-
-
-def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
-    """Return the variance of the difference of two means and its degrees of freedom (Welch and Satterthwaite)."""
-    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (a, b)]
-    variance = sum(v for v, _ in parts)
-    below = sum(v * v / n for v, n in parts)
-    return variance, variance * variance / below if below else sum(n for _, n in parts)
+    gain = seed_gain(better, than)
+    if gain is None:
+        return Judgement(ONE_SEED, statistics.fmean(than.values()) - statistics.fmean(better.values()))
+    verdict = YES if gain.low > 0 else OPPOSITE if gain.high < 0 else UNDECIDED
+    p_value = _p_value(gain.value, gain.variance, gain.freedom)
+    return Judgement(verdict, gain.value, gain.low, gain.high, gain.paired, p_value)
 
 
 def _p_value(gain: float, variance: float, freedom: float) -> float:

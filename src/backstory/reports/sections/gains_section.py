@@ -18,14 +18,15 @@ from backstory.config.formats import MISSING, count, percent
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import audit_word, text_and_unit
-from backstory.reports.tables import Table, columns
+from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults
 from backstory.results.published_values import Published
+from backstory.results.seed_gain import SeedGain, seed_gain
 
 NOTE = (
     "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "
     "the last reader, or a run of the same seed trained in the same way without the part. A claim "
-    "needs several seeds."
+    "needs several seeds on both sides. The interval of a difference covers the chance of the seeds, for one comparison alone."
 )
 
 
@@ -173,21 +174,42 @@ def _but_for_seed(reading: Contender) -> Hashable:
 
 
 def seeds_table(group: Sequence[Contender]) -> Table:
-    """Return mean and sample standard deviation of the scores of a set of seeds."""
+    """Return mean and sample standard deviation of runs that differ only in their seed, and how far each is above the best."""
     rows = []
-    for one in seed_sets(group):
-        if len(one) > 1:
-            mean, deviation = _mean_score(one)
-            rows.append((_set_runs(one), one[0].figures.reader, mean, deviation, count(len(one))))
-    heads = columns("Runs", "Read by", f"Mean {_measure(group[0].figures.unit)}#", "Deviation#", "Seeds#")
-    return Table(heads, tuple(rows))
+    sets = [one for one in seed_sets(group) if len(one) > 1]
+    for one in sets:
+        mean, deviation = _mean_score(one)
+        above, interval = (MISSING, MISSING) if one is sets[0] else _difference(sets[0], one) or (MISSING, MISSING)
+        rows.append((_set_runs(one), one[0].figures.reader, mean, deviation, count(len(one)), above, interval))
+    measure = _measure(group[0].figures.unit)
+    heads = columns("Runs", "Read by", f"Mean {measure}#", "Deviation#", "Seeds#", "Above the best#", "95% interval#")
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def _gain(better: Sequence[Contender], than: Sequence[Contender]) -> SeedGain | None:
+    return seed_gain(*({_seed(r): _score_of(r) for r in side} for side in (better, than)))
+
+
+def _difference(better: Sequence[Contender], than: Sequence[Contender]) -> tuple[str, str] | None:
+    """Return how much higher `than` scores, and the interval, with the decimals of its score; None without seeds enough."""
+    gain = _gain(better, than)
+    if gain is None:
+        return None
+    decimals = len(_mean_score(than)[0].partition(".")[2])
+    return formats.decimal(gain.value, decimals), " to ".join(
+        formats.decimal(end, decimals) for end in (gain.low, gain.high)
+    )
+
+
+def _score_of(reading: Contender) -> float:
+    f = reading.figures
+    return (measures.bits if f.unit in measures.IN_BITS else measures.perplexity)(f.nats_per_token)
 
 
 def _mean_score(readings: Sequence[Contender]) -> tuple[str, str]:
     """Format the mean of the scores and, if there are several, their standard deviation with the same decimals."""
     in_bits = readings[0].figures.unit in measures.IN_BITS
-    measure = measures.bits if in_bits else measures.perplexity
-    scores = [measure(reading.figures.nats_per_token) for reading in readings]
+    scores = [_score_of(reading) for reading in readings]
     mean = statistics.fmean(scores)
     shown = formats.decimal(mean, 3) if in_bits else formats.perplexity(mean)
     decimals = len(shown.partition(".")[2])
@@ -213,7 +235,12 @@ def _headline_of_seeds(sets: Sequence[Sequence[Contender]]) -> str:
         return f"{_set_name(best)} differ only in their seed: {score} {where}, {about}."
     scores = "scores best" if len(best) == 1 else "score best on average"
     following = f"ahead of {_set_name(sets[1])} ({_with_deviation(sets[1])})"
-    return f"{_set_name(best)} {scores}: {score} {where}, {about}, {following}."
+    sentence = f"{_set_name(best)} {scores}: {score} {where}, {about}, {following}."
+    gain, difference = _gain(best, sets[1]), _difference(best, sets[1])
+    if gain is None or difference is None:
+        return sentence
+    undecided = "" if gain.low > 0 else ", so the seeds do not decide which is better"
+    return f"{sentence} The means differ by {difference[0]} (95%: {difference[1]}){undecided}."
 
 
 def _with_deviation(readings: Sequence[Contender]) -> str:
