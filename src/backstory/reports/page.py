@@ -91,7 +91,8 @@ def _save_figures(document: Document, folder: Path, beside: Path, overwrite: boo
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for plot in document.figures():
-            plot.save(folder, stems[plot.name])
+            for ending in svg.FILES:
+                (folder / f"{stems[plot.name]}.{ending}").write_bytes(plot.drawn(ending))
     except OSError as error:
         raise refused(error, folder, otherwise="choose another folder for the figures") from None
     below = Path(os.path.relpath(folder, beside)).as_posix()

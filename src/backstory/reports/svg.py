@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.config.errors import UserError, first_line
@@ -91,37 +90,22 @@ class Plot:
     title: str
     svg: str
     caption: str
-    name: str = ""
+    name: str
     """Base of its file names."""
-    draw: Draw | None = field(default=None, compare=False, repr=False)
+    draw: Draw = field(compare=False, repr=False)
     hints: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
     def narrow(self) -> str:
-        """Redraw it for the width of a phone. Empty if it cannot be redrawn."""
-        if self.draw is None:
-            return ""
+        """Redraw it for the width of a phone."""
         with style():
             return inline(self.draw(NARROW), f"{self.name}-narrow", self.title, self.caption, self.hints)
 
     def drawn(self, ending: str) -> bytes:
-        """Redraw it for a paper, as a file with this ending (`FILES`). Raises ValueError if it cannot be redrawn."""
-        if self.draw is None:
-            raise ValueError(f"{self.title} cannot be redrawn")
+        """Redraw it for a paper, as a file with this ending (`FILES`)."""
         buffer = io.BytesIO()
         with style():
             self.draw(PAPER).savefig(buffer, format=ending, dpi=300, metadata=_UNDATED.get(ending))
         return buffer.getvalue()
-
-    def save(self, folder: Path, stem: str) -> list[Path]:
-        """Redraw it for a paper and save it as PDF, SVG and PNG under this stem. Return the files. Raises OSError."""
-        if self.draw is None:
-            return []
-        paths = [folder / f"{stem}.{ending}" for ending in FILES]
-        with style():
-            figure = self.draw(PAPER)
-            for ending, path in zip(FILES, paths, strict=True):
-                figure.savefig(path, dpi=300, metadata=_UNDATED.get(ending))
-        return paths
 
 
 def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:
