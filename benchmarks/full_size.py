@@ -3,8 +3,8 @@
     python benchmarks/full_size.py spend base --minutes 28 --only awd-lstm mos --out full-size --data-dir data
     python benchmarks/full_size.py unpack full-size/awd-lstm-seed141 --out runs/awd-lstm
 
-`spend` runs the CUDA tests, trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full
-scale in the remaining time, with the number of processes that had the highest total speed. `pack` writes a run in parts
+`spend` trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full
+scale in the remaining time, with the number of processes that had the highest total speed (`gpu.py` runs the CUDA tests). `pack` writes a run in parts
 of at most 15 MB, with its weights in bfloat16 and without the state for resuming. `unpack` restores a run from the
 parts, with the rounded weights in float32.
 """
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figures import write
-from gpu import cuda_tests
 
 if TYPE_CHECKING:
     import torch
@@ -42,11 +41,9 @@ READING_SHARE = 0.25
 
 
 def spend(args: argparse.Namespace) -> None:
-    """Run tests, throughput, trainings and packing within the minutes. Finished work is always on disk."""
+    """Run throughput, trainings and packing within the minutes. Finished work is always on disk."""
     started, out = time.monotonic(), args.out
     out.mkdir(parents=True, exist_ok=True)
-    if not args.skip_tests:
-        _cuda_tests(out / "tests.txt", 60 * args.minutes * 0.15)
     rows = throughput(args.recipe, args.side_by_side, args.steps, args.data_dir, args.settings)
     write(out / "benchmark-side-by-side.json", "side by side", args.device, recipe=args.recipe, rows=rows)
     print(_table(rows), flush=True)
@@ -57,7 +54,7 @@ def spend(args: argparse.Namespace) -> None:
     turns = -(-len(runs) // best)
     minutes = left * (1 - READING_SHARE) / turns
     if minutes <= 0:
-        raise SystemExit(f"no time is left for trainings: {args.minutes:g} minutes were spent on tests and throughput")
+        raise SystemExit(f"no time is left for trainings: {args.minutes:g} minutes were spent on throughput")
     print(f"{len(runs)} runs, {best} side by side, {minutes:.1f} minutes each", flush=True)
     _backstory([*_reproduce(args, folder, best), "--minutes", f"{minutes:.2f}"], check=False)
     for run in sorted((folder / "runs").iterdir()):
@@ -74,35 +71,14 @@ def _planned_runs(args: argparse.Namespace, folder: Path, processes: int) -> lis
 def _reproduce(args: argparse.Namespace, folder: Path, processes: int) -> list[str]:
     only = ["--only", *args.only] if args.only else []
     places = ["--data-dir", str(args.data_dir)] if args.data_dir else []
-    return [
-        "reproduce",
-        args.suite,
-        "--scale",
-        args.scale,
-        "--out",
-        str(folder),
-        "--processes",
-        str(processes),
-        *only,
-        *places,
-    ]
+    options = ["--scale", args.scale, "--out", str(folder), "--processes", str(processes)]
+    return ["reproduce", args.suite, *options, *only, *places]
 
 
 def _backstory(arguments: Sequence[str], capture: bool = False, check: bool = True) -> str:
     """Run the command line in a process of its own. Return its output if captured."""
     command = [sys.executable, "-m", "backstory", *arguments]
     return subprocess.run(command, check=check, stdout=subprocess.PIPE if capture else None, text=True).stdout or ""
-
-
-def _cuda_tests(log: Path, seconds: float) -> None:
-    """Run the tests that need a GPU within a time limit, write a log, and print its last line."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *cuda_tests()]
-    with log.open("w") as file:
-        try:
-            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            file.write(f"stopped after {seconds:.0f} s\n")
-    print(f"tests: {log.read_text().strip().splitlines()[-1]}", flush=True)
 
 
 def throughput(
@@ -115,21 +91,8 @@ def throughput(
             folders = [Path(place) / f"run{index}" for index in range(count)]
             places = ["--data-dir", str(data_dir)] if data_dir else []
             options = ["--training.steps", str(steps), *settings, *places]
-            commands = [
-                [
-                    sys.executable,
-                    "-m",
-                    "backstory",
-                    "train",
-                    recipe,
-                    "--seed",
-                    str(seed),
-                    "--out",
-                    str(folder),
-                    *options,
-                ]
-                for seed, folder in enumerate(folders)
-            ]
+            train = [sys.executable, "-m", "backstory", "train", recipe, *options]
+            commands = [[*train, "--seed", str(seed), "--out", str(folder)] for seed, folder in enumerate(folders)]
             with tempfile.TemporaryFile("w+") as log:
                 started = [subprocess.Popen(c, stdout=log, stderr=log, text=True) for c in commands]
                 failed = [process for process in started if process.wait() != 0]
@@ -223,7 +186,7 @@ def _cast(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    spending = verbs.add_parser("spend", help="tests, throughput, trainings, packing")
+    spending = verbs.add_parser("spend", help="throughput, trainings, packing")
     spending.add_argument("suite", help="a suite, or a YAML file")
     spending.add_argument("--minutes", type=float, required=True, help="all of the time")
     spending.add_argument("--out", type=Path, required=True)
@@ -234,7 +197,6 @@ def main() -> None:
     spending.add_argument("--steps", type=int, default=300, help="of each of those trainings")
     spending.add_argument("--settings", nargs="*", default=[], help="more flags of those trainings, after a --")
     spending.add_argument("--device", default="cuda", help="named in the result")
-    spending.add_argument("--skip-tests", action="store_true")
     spending.add_argument("--data-dir", type=Path)
     packing = verbs.add_parser("pack", help="a run as parts of at most 15 MB")
     unpacking = verbs.add_parser("unpack", help="a run of its parts")

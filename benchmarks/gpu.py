@@ -76,17 +76,7 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         benchmark("span_buffer", 70, *buffers, small=("--size", "S", "--buffers", "64", "--steps", "1")),
     ]
     if data_dir is not None and not dry:
-        spend = (
-            "spend",
-            "base",
-            "--minutes",
-            "MINUTES",
-            "--only",
-            "awd-lstm",
-            "--skip-tests",
-            "--out",
-            "OUT/full-size",
-        )
+        spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
         listed.append(
             Step("full-size", 3600, (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())))
         )

@@ -55,18 +55,7 @@ def test_a_part_that_is_missing_is_noticed(
 def test_minutes_are_spent_on_a_suite(full_size: ModuleType, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(suite())
     arguments = ["suite.yaml", "--minutes", "1.2", "--out", "spent", "--scale", "small", "--only", "wide"]
-    throughput = [
-        "--recipe",
-        "tiny.yaml",
-        "--side-by-side",
-        "1",
-        "2",
-        "--steps",
-        "60",
-        "--device",
-        "cpu",
-        "--skip-tests",
-    ]
+    throughput = ["--recipe", "tiny.yaml", "--side-by-side", "1", "2", "--steps", "60", "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["full_size.py", "spend", *arguments, *throughput])
     full_size.main()
     rows = json.loads((desk / "spent" / "benchmark-side-by-side.json").read_text())["rows"]
