@@ -653,6 +653,11 @@ def test_what_does_not_go_together(
         "--corpus NAME --moving low-rank:2`, or do without them: --reader dynamic:rule=sgd,rate=0.0001"
     ) in mistake(capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2")
     assert "leave --save out" in mistake(capsys, "generate", name, "--save")
+    ensemble = f"ensemble:runs={name},reader=learned"
+    for reader in ("learned", ensemble):
+        assert f"train it with `backstory reader train {name} --corpus NAME`" in mistake(
+            capsys, "evaluate", name, text, "--reader", reader
+        )
     assert "control of a span buffer" in mistake(
         capsys, "evaluate", name, text, "--reader", "shuffled-buffer", "--batch-size", "2"
     )

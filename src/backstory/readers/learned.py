@@ -262,7 +262,9 @@ def load_learned(folder: Path, name: str, weights: str, run: Path | str) -> Lear
 
     Raises UserError if there is none of this name, or it is for other `weights` (their hash).
     """
-    path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}{plugin_flags()}`"
+    corpus = " --corpus NAME" if str(run).startswith("hf:") else ""
+    path = folder / learned_name(name)
+    again = f"train it with `backstory reader train {pasted(run)}{corpus}{plugin_flags()}`"
     if not path.exists():
         names = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
         known = f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else again
