@@ -216,6 +216,11 @@ def test_a_model_that_cannot_be_read_on_is_read_whole_with_a_warning() -> None:
     assert set(flatten(model.start(2))) == {"cached", "tokens"}
 
 
+def test_a_model_without_a_cache_is_not_said_to_have_one() -> None:
+    with pytest.warns(UserWarning, match="OpenAIGPT has no cache to be read on from, so every block is read again"):
+        assert foreign.wrapped("OpenAIGPT", TYPES, n_positions=64, n_embd=16, n_layer=1, n_head=2).way == "whole"
+
+
 def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     causal = foreign.causal("Llama", TYPES)
     plain = causal.forward

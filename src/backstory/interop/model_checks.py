@@ -69,8 +69,11 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     _settle_output(model, text, plain, name)
     model.use_way(*_way(model, text, plain))
     if model.way == "whole":
+        why = "has no cache to be read on from"
+        if model.cache_name is not None:
+            why = "cannot be read on from its cache (its predictions change)"
         warnings.warn(
-            f"{name} cannot be read on from its cache (its predictions change), so every block is read again with up to "
+            f"{name} {why}, so every block is read again with up to "
             f"{model.capabilities.maximum_length:,} tokens before it; this is slow",
             stacklevel=2,
         )
