@@ -3,9 +3,9 @@
     python benchmarks/full_size.py spend base --minutes 28 --only awd-lstm mos --out full-size --data-dir data
     python benchmarks/full_size.py unpack full-size/awd-lstm-seed141 --out runs/awd-lstm
 
-`spend` trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full
-scale in the remaining time, with the number of processes that had the highest total speed (`gpu.py` runs the CUDA tests). `pack` writes a run in parts
-of at most 15 MB, with its weights in bfloat16 and without the state for resuming. `unpack` restores a run from the
+`spend` trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full scale in the remaining
+time, with the number of processes that had the highest total speed (`gpu.py` runs the CUDA tests). `pack` writes a run in
+parts of at most 15 MB, with its weights in bfloat16 and without the state for resuming. `unpack` restores a run from the
 parts, with the rounded weights in float32.
 """
 
