@@ -63,7 +63,7 @@ def test_what_was_never_run_says_what_it_costs(rows: list[EvidenceRow]) -> None:
         assert "-hours stated" in row.verdict or row.verdict.startswith(("quoted", "a diagram")), row
     [small] = [row for row in rows if row.item == "table 1: ptb mos-snb" and row.scale == "small"]
     # 12 minutes from a mixture of 45.
-    assert small.verdict == "not run: mos-snb, 0.9 core-hours stated"
+    assert small.verdict == "not run: mos-snb, 6.2 core-hours stated"
 
 
 def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
@@ -310,7 +310,7 @@ def test_adversarial_training_has_the_settings_of_its_authors_code_on_both_corpo
 def test_rows_of_suites_about_other_papers_are_listed_where_they_were_run(rows: list[EvidenceRow]) -> None:
     small = [row for row in rows if row.item == "table 1: ptb mos" and row.scale == "small"]
     own, of_base = small
-    assert own.verdict == "not run: mos, 0.8 core-hours stated"
+    assert own.verdict == "not run: mos, 5.3 core-hours stated"
     assert of_base.ours == "test 84.76 +- 0.66" and of_base.seeds == "3"
     assert of_base.protocol.endswith("fine-tuning at rate 20 for 25; 5 softmaxes for 15"), of_base.protocol
     # At full size the suites of the paper itself have the row; `base`, which has not run it, adds no line.
@@ -345,7 +345,7 @@ def test_recovered_settings_are_those_of_the_recorded_suite_and_its_recipe(name:
 def test_rows_on_enwik8_have_a_small_run_on_its_first_part(rows: list[EvidenceRow]) -> None:
     for item in ("table 3: enwik8 mdm-4", "table 4: enwik8 lca-33", "table 4: enwik8 lca-65", "table 4: enwik8 lca-97"):
         [small] = [row for row in rows if row.item == item and row.scale == "small"]
-        assert small.verdict == "not run: enwik8-dnc-4 of localized-ntm-middle, 3.2 core-hours stated"
+        assert small.verdict == "not run: enwik8-dnc-4 of localized-ntm-middle, 5.0 core-hours stated"
 
 
 def test_findings_that_a_result_decides_otherwise_than_the_paper_say_so(rows: list[EvidenceRow]) -> None:

@@ -28,7 +28,15 @@ BOTH: tuple[Scale, ...] = ("small", "full")
 # Nothing on synthetic documents has a published size, and some suites' published sizes are in others.
 SMALL_ALONE = ("recall", "recall-continued", "wikitext-2", "localized-ntm-middle")
 SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or name not in SMALL_ALONE]
-HOURS = {"base": 8, "wikitext-2": 50, "localized-ntm-middle": 30}
+HOURS = {
+    "base": 40,
+    "span-buffer": 30,
+    "dual": 17,
+    "context": 12,
+    "dynamical": 11,
+    "wikitext-2": 50,
+    "localized-ntm-middle": 43,
+}
 """Core-hours of small scales that take more than six."""
 
 
