@@ -394,7 +394,7 @@ MISTAKES = [
     (f"{EVALUATE} nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\)"),
     (f"{EVALUATE} latin.txt", r"latin.txt is not UTF-8 text \(byte 7\)"),
     (f"{EVALUATE} --per-token tokens.csv", r"tokens.csv must end in one of .jsonl, .tsv, .jsonl.gz, .tsv.gz"),
-    (f"{EVALUATE} --per-token nowhere/tokens.tsv", r"cannot write nowhere/tokens.tsv: nowhere is no folder"),
+    (f"{EVALUATE} --per-token nowhere/tokens.tsv", r"cannot write nowhere/tokens.tsv: nowhere is not a folder"),
     (f"{EVALUATE} --per-token tokens.tsv --batch-size 2", r"needs one row; use --batch-size 1"),
     (f"{EVALUATE} --per-token there.tsv", r"there.tsv exists; choose another file or --overwrite"),
     # Recipes of one's own.

@@ -243,9 +243,7 @@ def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_that_looks_ahead_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="no causal language model: what it predicts depends on the words that come after"
-    ):
+    with pytest.raises(UserError, match="not a causal language model: its predictions depend on later words"):
         foreign.wrapped("Bert", TYPES, intermediate_size=32)
 
 

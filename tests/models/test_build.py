@@ -119,5 +119,5 @@ def test_a_state_that_no_machine_holds_is_refused_before_it_is_made(
     outlined = outline(ModelConfig(embedding=EmbeddingConfig(size=8), **parts), 10)
     assert outlined is not None
     monkeypatch.setattr(loading, "available", lambda device: 16 << 30)
-    with pytest.raises(UserError, match=r"of a text, and 16 GiB are free"):
+    with pytest.raises(UserError, match=r"for one text, and 16 GiB are free"):
         check_state(outlined, torch.device("cpu"), "the run")

@@ -84,7 +84,8 @@ def check_state(outlined: LanguageModel, device: torch.device, name: str) -> Non
     needed, free = 2 * sum(tensor.nbytes for tensor in flatten(outlined.start(1)).values()), available(device)
     if free is not None and needed > free:
         raise UserError(
-            f"the state of {name} takes {shown_bytes(needed)}, and {shown_bytes(free)} are free; read it on a larger machine"
+            f"the state of {name} takes {shown_bytes(needed)} for one text, and {shown_bytes(free)} are free; "
+            "read it on a larger machine"
         )
 
 
