@@ -166,7 +166,7 @@ LINES: dict[str, str] = {
     "generate pointer --tokens 9": "",
     "generate dnc --tokens 9": "",
     "generate second --tokens 9": "",
-    "generate words --reader static --reader static": "asked for twice",
+    "generate words --reader static --reader static": "named twice",
     "generate words --reader ''": "there is no reader ''",
     "generate words --reader cache:window=0": "window must be at least 1",
     "generate words --session nowhere": "holds no session",
