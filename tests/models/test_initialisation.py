@@ -58,7 +58,7 @@ def test_a_mogrifier_begins_as_in_keras(rank: int | None) -> None:
 
 
 def test_orthogonal_matrices_have_no_preferred_sign() -> None:
-    """Of a QR decomposition alone, the diagonal of Q has one sign."""
+    """A QR decomposition without correction has a diagonal of Q with one sign."""
     torch.manual_seed(0)
     first = torch.stack([orthogonal(4, 2)[0, 0] for _ in range(300)])
     assert 0.4 < (first > 0).float().mean() < 0.6

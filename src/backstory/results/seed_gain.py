@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class SeedGain:
-    """How much lower one side scores than the other on average, with the 95% interval over the choice of the seeds."""
+    """Mean difference between the scores of two sides, positive if the first is lower, with its 95% interval over the seeds."""
 
     value: float
     low: float
