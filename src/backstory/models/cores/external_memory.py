@@ -45,7 +45,7 @@ class ExternalMemoryState(NamedTuple):
 
 
 class ControllerLayer(nn.Module):
-    """Raw weights of one layer over [e_t, r_{t-1}, h^{l-1}_t]; gates i, f, g, o."""
+    """Raw weights of one layer over [x_t, r_{t-1}, h^{l-1}_t]; gates i, f, g, o."""
 
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__()

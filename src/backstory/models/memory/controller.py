@@ -1,6 +1,6 @@
 """A controller and its memory over a segment: a stack of LSTM layers that all read the words and the memory.
 
-Layer l reads [e_t, r_{t-1}, h^{l-1}_t]; a linear layer of all layers' outputs is the interface to the memory. The words'
+Layer l reads [x_t, r_{t-1}, h^{l-1}_t]; a linear layer of all layers' outputs is the interface to the memory. The words'
 products and the gradients of all weights are single products over the segment. The steps of the memory are differentiated by
 autograd; each stores the states before and after it, and a few numbers for each slot.
 """
@@ -128,7 +128,7 @@ def _forward(
     batch, steps, size = words.shape
     sizes, reads = [h.shape[1] for h in hidden], machine.heads * machine.width
     flat_words = words.transpose(0, 1).contiguous().flatten(0, 1)
-    # W_e e_t + b of every layer at all steps.
+    # W_x x_t + b of every layer at all steps.
     products = [
         torch.addmm(x.bias.to(words.dtype), flat_words, x.inputs[:, :size].t()).unflatten(0, (steps, batch))
         for x in weights.layers
