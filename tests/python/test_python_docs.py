@@ -1,6 +1,7 @@
-"""The Python of docs/python.md and of docs/huggingface.md runs, block by block, on a small text and small models."""
+"""The Python of docs/python.md and of the pages on readers runs, block by block, on a small text and small models."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ def test_every_block_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert {"small", "mine", "watched"} == {path.name for path in (home / "runs").iterdir()}
     assert names["watch"].losses and len(names["words"]) == 20
     assert (home / "context.svg").is_file() and (home / "report.html").is_file()
+
+
+@pytest.mark.parametrize("page", ["cache.md", "counting.md", "reading.md"])
+def test_every_block_on_readers_runs(home: Path, page: str) -> None:
+    bs.train("demo", corpus="my.txt", out="runs/demo")
+    for name in ("ptb-small", "one", "two"):
+        shutil.copytree("runs/demo", f"runs/{name}")
+    shutil.copy("my.txt", "notes.txt")
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"docs/{page}, block {number + 1}", "exec"), {})
 
 
 def test_the_page_names_every_function() -> None:
