@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -14,7 +15,8 @@ from torch.nn.modules import module
 from backstory.config import UserError
 from backstory.config.errors import install_hint, shown
 from backstory.config.small_file import LARGEST, check_inside, open_regular, read_small
-from backstory.storage.documents import parse
+from backstory.storage.atomic import sha256
+from backstory.storage.documents import json_digest, parse
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
@@ -119,6 +121,19 @@ def weight_files(folder: Path, listed: bool = False) -> list[str]:
         if not listed and not (folder / name).exists():
             raise UserError(f"{folder / INDEX} lists {name}, which is missing; fetch the whole model")
     return names if listed else sorted({*names, *alone})
+
+
+def weights_digest(folder: Path) -> str | None:
+    """Return a digest (hex) of the files of the weights; None if there are none. Raises UserError and OSError."""
+    stats = {folder / name: (folder / name).stat() for name in weight_files(folder)}
+    hashes = [_file_hash(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()]
+    return json_digest(hashes) if hashes else None
+
+
+@cache
+def _file_hash(path: Path, size: int, modified: int) -> str:
+    """Return the SHA-256 (hex) of a file, read once for a size and time of change: it may have many GB."""
+    return sha256(path)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -29,7 +29,17 @@ from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import STARTS, Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
-from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, need, weight_files
+from backstory.interop.folders import (
+    ADAPTER,
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    WeightSizes,
+    look,
+    need,
+    weight_files,
+    weights_digest,
+)
 from backstory.interop.hf_model import HuggingFaceModel
 from backstory.interop.model_checks import check_unused, wrap
 from backstory.models import ComposedModel, LanguageModel, choose_device
@@ -166,6 +176,20 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     return HuggingFaceRun(
         folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None, revision, name
     )
+
+
+def files_digest(name: str) -> str | None:
+    """Return a digest (hex) of the weights of `hf:PATH_OR_NAME`; None if they are not on this machine."""
+    source = name.removeprefix(PREFIX)
+    folder = Path(os.path.expanduser(source))
+    try:
+        if not folder.is_dir():
+            check_source_exists(source)
+            with quiet():
+                folder = _fetched(source, local_files_only=True)
+        return weights_digest(folder)
+    except (OSError, UserError):
+        return None
 
 
 def check_pieces(vocabulary: Vocabulary, model: LanguageModel, name: str) -> None:

@@ -5,7 +5,6 @@ P(w) = (1 - lambda) P_inner(w) + lambda / K sum_k P_k(w)
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from backstory.models import Prediction
 from backstory.readers.base import Reader, joint_block, joint_capabilities
 from backstory.readers.interpolating import InterpolatingReader, WeightScorer, interpolated
 from backstory.readers.kind import BuildContext, ReaderKind
-from backstory.storage.manifest import best_file
+from backstory.runs.run import files_digest
 
 
 class Members:
@@ -110,5 +109,5 @@ def ensemble_kind(open_members: Opener) -> ReaderKind:
 
 def members_digest(names: Sequence[str]) -> str:
     """Return a digest of the runs' weights, which does not depend on their paths and changes with retraining."""
-    weights = [best_file(Path(name)) or name for name in names]
+    weights = [files_digest(name) or name for name in names]
     return hashlib.sha256("\n".join(weights).encode()).hexdigest()[:12]

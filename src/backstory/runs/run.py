@@ -31,11 +31,12 @@ from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, has_fields
-from backstory.storage.manifest import BEST, WEIGHTS_FILE, still_holds
+from backstory.storage.manifest import BEST, WEIGHTS_FILE, best_file, still_holds
 from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
-"""Modules with a `load(name, options)` for models that are no run folders, by the prefix of their names."""
+"""Modules with a `load(name, options)` and a `files_digest(name)` for models that are no run folders, by the prefix of their
+names."""
 DESCRIBED = {"config", "corpus", "places"}
 """Parts of the document that is saved beside a model's weights and vocabulary."""
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
@@ -282,6 +283,13 @@ def is_elsewhere(name: Path | str) -> bool:
     """Return True if a name is that of a model from elsewhere, which has no corpus of its own."""
     source, colon, _ = str(name).partition(":")
     return bool(colon) and source in ELSEWHERE and not Path(name).is_dir()
+
+
+def files_digest(name: str) -> str | None:
+    """Return a digest (hex) of the files of a model's weights, which are not loaded; None if there are none."""
+    if is_elsewhere(name):
+        return importlib.import_module(ELSEWHERE[name.partition(":")[0]]).files_digest(name)
+    return best_file(Path(name))
 
 
 def best_checkpoint(folder: Path) -> Checkpoint | None:
