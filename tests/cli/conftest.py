@@ -22,6 +22,7 @@ FILES: dict[str, str | bytes] = {
     "file": "not a folder\n",
     "other/notes.txt": "somebody's notes\n",
     "stopped/config.yaml": "seed: 1\n",
+    "elsewhere/config.json": '{"model_type": "gpt2"}\n',
     "mine.yaml": "seed: 3\n",
     "broken.yaml": "seed: 1\ntraining: {epochs: [1\n",
     "unknown.yaml": "training: {epoch: 3}\n",

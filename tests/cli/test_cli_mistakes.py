@@ -524,6 +524,17 @@ MISTAKES = [
     ("examine run good.txt", r"^good.txt is a file, .* takes runs: give it as --text good.txt$"),
     ("examine run --text - --workers 2", r"^--text - and --workers cannot be combined, as standard input is read once"),
     ("report hf:gpt2", r"^hf:gpt2 is a model; name the folder of its results, which --out kept$"),
+    ("evaluate elsewhere good.txt", r"^elsewhere is a model of Hugging Face, .*; write hf: before it: hf:elsewhere$"),
+    ("compress good.txt --model elsewhere", r"^elsewhere is a model .*; write hf: before it: hf:elsewhere$"),
+    ("evaluate run --reader ensemble:runs=elsewhere", r"run of the ensemble .*: elsewhere is .*; write hf: before it"),
+    ("export elsewhere", r"^elsewhere is a model of Hugging Face, which can only be read .*; name a run trained here$"),
+    (f"{TRAIN} --init-from elsewhere", r"^elsewhere is a model of Hugging Face, which can only be read"),
+    ("train ./elsewhere --resume", r"^elsewhere is a model of Hugging Face, which can only be read"),
+    (
+        "train elsewhere",
+        r"^elsewhere is a .*, which is read here, not trained: `backstory evaluate hf:elsewhere TEXT`$",
+    ),
+    ("report elsewhere", r"^elsewhere is a model of Hugging Face; name the folder of its results, which --out kept$"),
     ("evaluate run --dtype float16", r"^--dtype is for models from elsewhere \(hf:...\); remove it to read run$"),
     (f"{TRAIN} --dtype float16", r"no flag --dtype \(did you mean '--precision'\?\)"),
     # Someone with the paper beside the code.
@@ -649,6 +660,8 @@ def test_memory_that_runs_out_is_told_in_one_line(
         ("generate run --reader dynamic+cahce", r"there is no reader 'cahce' \(did you mean 'cache'\?\)"),
         ("explain cahce run", r"there is no explanation 'cahce' \(did you mean 'cache'\?\)"),
         ("report run runs/nosuch", r"runs/nosuch does not exist; name the folder of a run"),
+        ("export elsewhere", r"elsewhere is a model of Hugging Face, which can only be read"),
+        (f"{TRAIN} --init-from elsewhere", r"elsewhere is a model of Hugging Face, which can only be read"),
     ],
 )
 def test_a_misspelt_name_is_refused_before_the_work_is_announced(

@@ -72,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.runs.run_folder import check_folder
 
     mode = run_mode(args.resume, args.overwrite)
+    if args.init_from is not None:
+        recipes.check_run_exists(args.init_from, trained_here=True)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     args.config.training.check()
@@ -148,9 +150,9 @@ def check_resumable(run: str) -> None:
     """Raise UserError for the path of a run to resume that is not a run folder; names and files of recipes pass."""
     if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
         return
-    if Path(run).exists():
-        raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
-    recipes.check_run_exists(Path(run), trained_here=True)
+    if not Path(run).is_file():
+        recipes.check_run_exists(Path(run), trained_here=True)
+    raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
 
 
 def run_mode(resume: bool, overwrite: bool) -> "Mode":

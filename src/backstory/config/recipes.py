@@ -125,10 +125,12 @@ def load(name_or_path: str) -> RunConfig:
 
     Warns of a run that is called like a recipe and has other settings, which are taken.
     """
-    if name_or_path.startswith("hf:"):
+    prefixed = name_or_path.startswith("hf:")
+    if prefixed or (name_or_path not in names() and holds_model_elsewhere(Path(name_or_path))):
+        model = name_or_path if prefixed else f"hf:{name_or_path}"
         raise UserError(
             f"{name_or_path} is a model of Hugging Face, which is read here, not trained: "
-            f"`backstory evaluate {pasted(name_or_path)} TEXT`"
+            f"`backstory evaluate {pasted(model)} TEXT`"
         )
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         config = from_file(RunConfig, settings, Path(name_or_path))
@@ -160,10 +162,13 @@ def check_run_exists(folder: Path, trained_here: bool = False) -> None:
         else:
             beside = ", and a text after it"
         raise UserError(f"{folder} is a file; name the folder of a run first{beside}")
-    if str(folder).lower().startswith("hf:"):
+    is_elsewhere = holds_model_elsewhere(folder)
+    if str(folder).lower().startswith("hf:") or (is_elsewhere and trained_here):
         raise UserError(
             f"{folder} is a model of Hugging Face, which can only be read (hf:...); name a run trained here"
         )
+    if is_elsewhere:
+        raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not folder.is_dir():
         train = (
             f"there is no run folder {folder}{_similar_run(folder)}; train one with "
@@ -172,6 +177,11 @@ def check_run_exists(folder: Path, trained_here: bool = False) -> None:
         on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
         hub = f"; a model of Hugging Face is named hf:{folder}" if on_hub and not trained_here else ""
         raise UserError(train + hub)
+
+
+def holds_model_elsewhere(folder: Path) -> bool:
+    """Return True for a folder with the settings of a Hugging Face model, and none of a run."""
+    return (folder / "config.json").is_file() and not os.path.lexists(folder / CONFIG)
 
 
 def check_results_exist(folder: Path) -> None:

@@ -17,7 +17,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
 from backstory.config.examination_options import CONTEXT, ExaminationSettings
-from backstory.config.recipes import check_results_exist
+from backstory.config.recipes import check_results_exist, holds_model_elsewhere
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
@@ -79,6 +79,8 @@ def read(folder: Path) -> RunResults:
     """
     check_results_exist(folder)
     paths = [p for p in (folder / RESULT, *sorted(folder.glob(f"*/{RESULT}"))) if os.path.lexists(p)]
+    if not paths and holds_model_elsewhere(folder):
+        raise UserError(f"{folder} is a model of Hugging Face; name the folder of its results, which --out kept")
     if not paths:
         raise UserError(f"{folder} has no results; run `backstory train` or `backstory evaluate` first")
     unread: list[str] = []

@@ -314,8 +314,6 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
     Raises UserError if the folder is no run, or holds no whole checkpoint of this version.
     """
     check_run_exists(folder, trained_here=True)
-    if not (folder / CONFIG).is_file() and (folder / "config.json").is_file():
-        raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not (folder / CONFIG).is_file():
         if (folder.parent / CONFIG).is_file():
             raise UserError(f"{folder} is a folder inside the run {folder.parent}; name the run")
