@@ -14,6 +14,7 @@ FILES: dict[str, str | bytes] = {
     "good.txt": LINES,
     "there.tsv": "somebody's figures\n",
     "short.txt": "one two three four five six\n",
+    **{f"same/{split}.txt": LINES for split in ("train", "valid", "test")},
     "empty.txt": "",
     "blank.txt": " \n\n \n",
     "binary.bin": bytes(range(256)) * 20,

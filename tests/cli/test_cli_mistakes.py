@@ -670,3 +670,18 @@ def test_a_misspelt_name_is_refused_before_the_work_is_announced(
     for library in ("torch", "numpy"):  # as in a process that has just begun
         monkeypatch.delitem(sys.modules, library)
     assert re.search(said, command_at_untouched_desk(*typed.split()).mistake())
+
+
+@pytest.mark.parametrize(
+    ("corpus", "said"),
+    [
+        ("blank.txt", "the train text of blank.txt is empty"),
+        ("same", "validation and test of same are the same text"),
+        ("nowhere", "unknown corpus 'nowhere'"),
+    ],
+)
+def test_a_text_is_refused_before_its_training_is_announced(
+    corpus: str, said: str, command_at_untouched_desk: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch")  # as in a process that has just begun
+    assert command_at_untouched_desk("train", "demo", "--corpus", corpus).mistake().startswith(said)

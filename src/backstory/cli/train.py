@@ -21,6 +21,7 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.config.process import Interrupted, Stopped, first_here
 from backstory.config.scores import format_score
 from backstory.config.strict import between
+from backstory.config.terminal import shown_progress
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
@@ -82,11 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     if first_here():  # which makes the folder, while others may still be starting
         check_utf8(out)
         check_folder(out, args.config, mode, frozenset(args.accept))
-    announce(f"training {recipe} in {out}")
-    from backstory.data.corpora.catalogue import check_is_there
-
-    check_is_there(args.config.text.corpus)
     with _early_interruption(out):
+        _check_corpus(args, mode)
+        announce(f"training {recipe} in {out}")
         run_training(
             args.config,
             out,
@@ -106,6 +105,22 @@ def main(arguments: Sequence[str]) -> int:
             f"`backstory evaluate {run}{plugin_flags()}` reads the test split, `backstory report {run}` makes a page of it"
         )
     return 0
+
+
+def _check_corpus(args: TrainArguments, mode: "Mode") -> None:
+    """Raise UserError for a corpus that is not there, and for a text of the user's own that no new run can be trained on.
+
+    The text is prepared, which takes no torch, and is in the cache when the training begins.
+    """
+    from backstory.data import prepare
+    from backstory.data.corpora.catalogue import CORPORA, check_is_there
+    from backstory.data.overlap import check_splits_differ
+
+    text = args.config.text
+    check_is_there(text.corpus)
+    if text.corpus not in CORPORA and mode != "resume" and first_here():
+        with shown_progress():
+            check_splits_differ(prepare(text, args.data_dir), args.allow_equal_splits)
 
 
 @contextmanager
