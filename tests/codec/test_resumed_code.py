@@ -156,3 +156,13 @@ def test_what_is_not_resumed(tiny_run: Path, tmp_path: Path, capsys: pytest.Capt
     assert saved.is_dir() and not out.exists()
     assert main([*command[:-1]]) == 0  # from the beginning
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.bks", "text.txt"]
+
+
+def test_a_name_too_long_for_its_checkpoints_is_refused(run: Run, tmp_path: Path) -> None:
+    (source := tmp_path / "text").write_bytes(DATA)
+    longest = tmp_path / ("a" * 250)
+    compress(source, run, longest)
+    decompress(longest, run, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == DATA
+    with pytest.raises(UserError, match=r"name would take 256 bytes, and .* 255; choose a shorter name with --out$"):
+        compress(source, run, tmp_path / ("ä" * 125 + "a"))

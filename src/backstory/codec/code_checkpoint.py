@@ -4,6 +4,7 @@ A checkpoint holds the reader and the coder. The spelling is not in it: it follo
 without the reader.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -18,11 +19,23 @@ from backstory.codec.token_code import CodedText
 from backstory.config import UserError
 from backstory.readers import Reader
 from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
+from backstory.storage.atomic import LONGEST_NAME
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
 
 PROGRESS = {"step": int, "rows": int, "coder": dict[str, Any], "parts": dict[str, float], "checked": int}
 CODER = {"low": str, "range": str, "bits": float}
+
+
+def checkpoint_folder(out: Path) -> Path:
+    """Return OUT.part, the folder of the checkpoints of a compression. Raises UserError if its name would be too long."""
+    folder = out.with_name(f"{out.name}.part")
+    if (length := len(os.fsencode(folder.name))) > LONGEST_NAME:
+        raise UserError(
+            f"{out} has checkpoints in a folder whose name would take {length} bytes, and file systems allow {LONGEST_NAME}; "
+            "choose a shorter name with --out"
+        )
+    return folder
 
 
 class CodeCheckpoint:
@@ -31,7 +44,7 @@ class CodeCheckpoint:
     def __init__(self, out: Path, identity: Mapping[str, Any], save_every: float, resume: bool) -> None:
         """`identity` is what the code depends on: a checkpoint with another is refused. `save_every` is in seconds, 0 for
         never."""
-        self.folder, self.identity = out.with_name(f"{out.name}.part"), identity
+        self.folder, self.identity = checkpoint_folder(out), identity
         self.save_every, self.resume = save_every, resume
         self._saved: ReadingCheckpoint | None = None
         self._saved_at = time.monotonic()

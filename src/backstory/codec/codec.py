@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backstory.codec.code_checkpoint import CodeCheckpoint
+from backstory.codec.code_checkpoint import CodeCheckpoint, checkpoint_folder
 from backstory.codec.code_file import MOST_ROWS, Header, pack, unpack
 from backstory.codec.range_coder import Decoder, Encoder
 from backstory.codec.setting import (
@@ -109,6 +109,7 @@ def compress(
     """
     if out is not None:
         check_out(Path(out), overwrite, file)
+        checkpoint_folder(Path(out))
     elif resume:
         raise UserError("nothing to resume: a compression is saved beside its file; name that with --out")
     data, options = read_all(file), LoadOptions.of(**loading)

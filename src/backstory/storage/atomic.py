@@ -14,8 +14,10 @@ from backstory.config.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"
 """Prefix of unfinished files and folders; whatever has it when work begins may be removed."""
+LONGEST_NAME = 255
+"""Bytes of a name that file systems take."""
 LONGEST_ENDING = 200
-"""Bytes of a name that follow the prefix, a process and a random number; file systems take 255 in all."""
+"""Bytes of a name that follow the prefix, a process and a random number; `LONGEST_NAME` is for all."""
 
 
 def check_writable(folder: Path) -> None:
