@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
+import tarfile
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -199,6 +201,24 @@ def test_the_install_commands_name_what_is_there() -> None:
         for extra in re.findall(r"\[(\w+)\]", line):
             assert extra in project["optional-dependencies"]
     assert (ROOT / "constraints.txt").is_file()
+
+
+def test_the_source_archive_holds_what_the_readme_uses_and_links(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77", reason="builds the archive")
+    (clone := tmp_path / "clone").mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, clone)
+        elif path.name in ("benchmarks", "docs", "results", "src", "tests"):
+            shutil.copytree(path, clone / path.name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    build = "import setuptools.build_meta as build; print(build.build_sdist('..'))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", build], cwd=clone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    linked = {link for link in re.findall(r"\]\(([^)#:]+)\)", README) if not link.endswith("/")}
+    tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")}
+    assert {"constraints.txt", "MANIFEST.in", *linked, *tests} - held == set()
 
 
 def anchors(page: str) -> set[str]:
