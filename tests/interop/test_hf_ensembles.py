@@ -6,9 +6,11 @@ from pathlib import Path
 import foreign
 import pytest
 
+from backstory.cli.main import main
+from backstory.config import UserError
 from backstory.config.options import LoadOptions
 from backstory.interop.hugging_face import files_digest
-from backstory.readers.registry import configure, parse_stack, settings_name
+from backstory.readers.registry import configure, open_reader, parse_stack, settings_name
 from backstory.runs.run import open_run
 from backstory.tuning.preparation import tune_reader
 
@@ -59,3 +61,20 @@ def test_a_member_from_the_hub_is_known_by_its_weights(tmp_path: Path, monkeypat
     )
     assert local == named != absent
     assert files_digest("hf:some/other") is None and files_digest("hf:./absent") is None
+
+
+def test_a_model_without_statistics_is_told_what_fits_its_reader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = two_of_one_name(tmp_path)
+    with pytest.raises(UserError) as refused:
+        open_reader(f"hf:{one}", f"ensemble:runs=hf:{two},reader=dynamic")
+    said = str(refused.value)
+    assert said.endswith(
+        f"`backstory reader statistics hf:{two} --corpus NAME`, or read it as it is, with reader=static"
+    )
+    with pytest.raises(UserError, match=r"or do without them: --reader dynamic:rule=sgd,rate=0\.0001$"):
+        open_reader(f"hf:{one}", "dynamic")
+    (text := tmp_path / "cats.txt").write_text(TEXT)
+    assert main(["reader", "train", f"hf:{one}", "--corpus", str(text), "--skip", "0"]) == 2
+    assert capsys.readouterr().err.endswith(f"`backstory reader statistics hf:{one} --corpus NAME`\n")

@@ -173,10 +173,19 @@ def statistics_name(moving: str) -> str:
     return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
 
 
+class NoStatistics(UserError):
+    """Raised for a run without statistics; `problem` is its message without the reader that needs none."""
+
+    def __init__(self, problem: str, otherwise: str = "") -> None:
+        super().__init__(problem + otherwise)
+        self.problem = problem
+
+
 def load_statistics(folder: Path, weights: str, moving: str, run: str) -> Statistics:
     """Load the statistics of a model from a folder of readers' files.
 
-    Raises UserError if there are none, or they are of other `weights` (their hash). `run` is the model as a command takes it.
+    Raises NoStatistics if there are none, and UserError if they are of other `weights` (their hash). `run` is the model as a
+    command takes it.
     """
     path, again = folder / statistics_name(moving), "collect them with `backstory reader statistics RUN`"
     if not path.exists():
@@ -184,9 +193,10 @@ def load_statistics(folder: Path, weights: str, moving: str, run: str) -> Statis
         without = ""
         if run.startswith("hf:"):
             more, without = f" --corpus NAME{more}", ", or do without them: --reader dynamic:rule=sgd,rate=0.0001"
-        raise UserError(
+        raise NoStatistics(
             f"{run} has no statistics of training gradients yet; collect them once with "
-            f"`backstory reader statistics {pasted(run)}{more}{plugin_flags()}`{without}"
+            f"`backstory reader statistics {pasted(run)}{more}{plugin_flags()}`",
+            without,
         )
     try:
         checkpoint = read_checkpoint(path)

@@ -21,6 +21,7 @@ from backstory.models import Precision
 from backstory.readers import counting, dynamic, learned, mixture, neural_cache, shuffled_buffer, tempered
 from backstory.readers.base import Reader, StaticReader
 from backstory.readers.ensemble import Members, ensemble_kind
+from backstory.readers.gradient_statistics import NoStatistics
 from backstory.readers.kind import BuildContext, Loaded, ReaderKind, saved_in
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import sha256, write_atomically
@@ -250,6 +251,10 @@ def open_members(context: BuildContext, settings: EnsembleSettings) -> Members:
     for name in names:
         try:
             run, reader, configured = open_reader(name, settings.reader, context.precision.name, options)
+        except NoStatistics as error:  # whose other rule cannot be typed for a member
+            raise UserError(
+                f"a run of the ensemble cannot be read: {error.problem}, or read it as it is, with reader=static"
+            ) from None
         except UserError as error:
             raise UserError(f"a run of the ensemble cannot be read: {error}") from None
         if run.vocabulary.words != context.run.vocabulary.words:

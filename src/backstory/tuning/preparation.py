@@ -14,7 +14,7 @@ from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.readers.base import Reader
-from backstory.readers.gradient_statistics import Statistics, collect, load_statistics, save_statistics
+from backstory.readers.gradient_statistics import NoStatistics, Statistics, collect, load_statistics, save_statistics
 from backstory.readers.kind import BuildContext, saved_in
 from backstory.readers.learned import learned_name, save_learned
 from backstory.readers.meta_training import train_gates
@@ -233,7 +233,10 @@ def train_learned(
             f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
         )
     _check_run(run)
-    statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.argument)
+    try:
+        statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.argument)
+    except NoStatistics as error:  # a meta-learner cannot do without
+        raise UserError(error.problem) from None
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
