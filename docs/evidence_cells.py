@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from backstory.config.formats import MISSING
+from backstory.config.formats import MISSING, percent, signed_percent
 from backstory.papers.claims import OPPOSITE, YES
 from backstory.papers.paper import PublishedValue
 from backstory.results.reproduction_record import ClaimRecord, MeasureRecord
@@ -86,7 +86,7 @@ def measure_words(measure: MeasureRecord) -> str:
             return "more than was tried" if measure.unit == "tokens" else MISSING
         if measure.unit == "tokens":
             return f"{value:,.0f} tokens"
-        return f"{100 * value:.1f}%" if measure.unit == "share" else f"{100 * math.expm1(min(value, 700)):+.1f}%"
+        return percent(100 * value) if measure.unit == "share" else signed_percent(100 * math.expm1(min(value, 700)))
 
     value, low, high = map(number, (measure.value, measure.low, measure.high))
     return f"{measure.label or 'effective context'} {value}" + ("" if low == high else f" ({low} to {high})")

@@ -11,7 +11,7 @@ from tables.sources import (
     unknown_cell,
 )
 
-from backstory.config.formats import MISSING, duration
+from backstory.config.formats import MISSING, duration, signed_percent
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.reports import Column, Table
 
@@ -137,7 +137,7 @@ def adaptive() -> Table:
             )
             for reader in figures["readers"]
         )
-        share = f"{100 * (figures['perplexity'] / static - 1):+.1f}%" if len(figures["gains"]) > 1 else "–"
+        share = signed_percent(100 * (figures["perplexity"] / static - 1)) if len(figures["gains"]) > 1 else "–"
         row = (
             figures["reader"],
             settings.strip("; ") or "–",

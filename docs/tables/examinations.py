@@ -5,7 +5,7 @@ from typing import Any
 
 from tables.sources import benchmark_rows, effective_context, figures_of, files, headed, measured, result
 
-from backstory.config.formats import MISSING
+from backstory.config.formats import MISSING, signed, signed_percent
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Table
@@ -67,13 +67,13 @@ def with_cache() -> Table:
     for name, group in {**groups, "all": {**figures, "share": 1.0}}.items():
         [condition] = group["conditions"]
         printed = paper("context").values.get(f"ptb-without-cache-{name}")
-        low, high = (f"{100 * math.expm1(condition[end]):+.1f}%" for end in ("low", "high"))
+        low, high = (signed_percent(100 * math.expm1(condition[end])) for end in ("low", "high"))
         rows.append(
             (
                 PLACES.get(name, name),
                 f"{group['share']:.1%}",
                 f"{group['baseline']['perplexity']:.2f}",
-                f"{condition['effect_percent']:+.1f}%",
+                signed_percent(condition["effect_percent"]),
                 f"{low} to {high}",
                 MISSING if printed is None else f"+{printed.value:g}%",
             )
@@ -98,7 +98,7 @@ def sampled() -> Table:
     rows = tuple(
         (
             row["condition"],
-            f"{row['all']} tokens" if row["width"] is None else f"{row['all']:+.4f} nats",
+            f"{row['all']} tokens" if row["width"] is None else f"{signed(row['all'], 4)} nats",
             MISSING if row["width"] is None else f"{row['width']:.4f}",
             f"{row['covered']:.1%}",
         )

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
+from backstory.config.formats import signed
 from backstory.evaluation import evaluate
 from backstory.reports import render_comparison, render_passage, result_from, theme, write
 from backstory.training import train
@@ -143,7 +144,7 @@ def check_panel(page: Any, run: Path, place: int) -> None:
     assert said.splitlines()[0].startswith(known["words"][place]["text"]) and f"word {place + 1} of 150" in said
     told = re.sub(r"\s+", " ", said)
     assert f"surprisal {known['surprisal']['values'][place]:.2f} nats" in told
-    assert f"gain over two {known['gain over two']['values'][place]:+.2f} nats".replace("-0.00", "+0.00") in told
+    assert f"gain over two {signed(known['gain over two']['values'][place], 2)} nats" in told
     assert f"rank {known['rank']['values'][place]:.0f} " in told
     for token, p in known["expected"]["lists"][place]["model"]:
         assert f"{token} {100 * p:.1f}%" in told
@@ -258,7 +259,7 @@ def test_screen_readers_are_told(layered: Path, opened: Open) -> None:
     page = opened(layered)
     words_of = page.get_by_role("listbox", name="A <passage>")
     assert words_of.get_by_role("option").count() == 6
-    said = "<b>, surprisal 8.00 nats; gain over b +0.00 nats; rank 1,234"
+    said = "<b>, surprisal 8.00 nats; gain over b 0.00 nats; rank 1,234"
     assert words_of.get_by_role("option", name=said, exact=True).count() == 1
     choices = page.get_by_role("group", name="Colour by").get_by_role("radio")
     assert choices.count() == 3 and page.get_by_role("radio", name="attention").count() == 1

@@ -38,7 +38,7 @@ def test_a_memory_is_compared_with_the_run_trained_alike_without_it(trained: Any
         "longer (100.0)."
     )
     (group,) = groups(runs)
-    assert gains_table(group).rows[0] == ("buffer", "60.0", "longer", "no span-buffer", "100.0", "−40.0%")
+    assert gains_table(group).rows[0] == ("buffer", "60.0", "longer", "no span-buffer", "100.0", "-40.0%")
     assert [row[2] for row in gains_table(group).rows[1:]] == ["–", "–"]  # what lacks a memory has nothing to gain
 
 
@@ -64,7 +64,7 @@ def test_a_reader_is_compared_with_the_same_weights_without_its_last_layer(train
     )
     (group,) = groups([run])
     assert [row[2:] for row in gains_table(group).rows] == [
-        ("one with dynamic", "no cache", "80.0", "−5.0%"), ("one alone", "no dynamic", "100.0", "−20.0%"), ("–",) * 4,
+        ("one with dynamic", "no cache", "80.0", "-5.0%"), ("one alone", "no dynamic", "100.0", "-20.0%"), ("–",) * 4,
     ]  # fmt: skip
 
 

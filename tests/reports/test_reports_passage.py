@@ -225,13 +225,13 @@ def test_without_javascript_the_first_layer_is_seen_and_titles_tell_the_rest() -
     assert seen.texts == list(WORDS)
     assert [a["class"] for a in seen.attributes] == ["warm8", "warm2", "warm8", "", "", "warm4"]
     assert seen.attributes[0]["title"] == "surprisal 9.00 nats; gain over b -1.00 nats; rank 1"
-    assert seen.attributes[2]["title"] == "surprisal 8.00 nats; gain over b +0.00 nats; rank 1,234"
+    assert seen.attributes[2]["title"] == "surprisal 8.00 nats; gain over b 0.00 nats; rank 1,234"
     assert seen.attributes[4]["title"] == "gain over b -0.02 nats; rank 5"
 
 
 def test_what_the_script_is_given() -> None:
     data = json.loads(Seen(passage_html.figure(passage(), "p")).data)
-    assert data["words"][2]["numbers"] == [["surprisal", "8.00 nats"], ["gain over b", "+0.00 nats"], ["rank", "1,234"]]
+    assert data["words"][2]["numbers"] == [["surprisal", "8.00 nats"], ["gain over b", "0.00 nats"], ["rank", "1,234"]]
     assert data["words"][2]["lists"] == [
         ["expected (model)", [["the", 50.0, "50.0%", False], ["<b>", 0.0, "<0.1%", True]]],
         ["expected (buffer)", [["Kim", 90.0, "90.0%", False]]],

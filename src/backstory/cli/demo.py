@@ -13,7 +13,7 @@ from backstory.cli import train
 from backstory.cli.command_line import announce, parse
 from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
 from backstory.config.errors import FolderConflict
-from backstory.config.formats import count, perplexity
+from backstory.config.formats import count, perplexity, signed_percent
 from backstory.config.process import Interrupted, Stopped
 from backstory.config.scores import bounded
 from backstory.config.terminal import make_console, progress_bar
@@ -169,9 +169,7 @@ def _perplexity(name: str, figures: "EvaluationFigures") -> str:
 def _gains(results: Sequence["EvaluationFigures"]) -> str:
     """Return the gain of each memory over the same model without it, trained as long."""
     alone, cache, longer, buffer = (figures.perplexity for figures in results)
-    cached, buffered = (
-        f"{bounded(100 * (ours / base - 1), '+.1f')}%" for ours, base in ((cache, alone), (buffer, longer))
-    )
+    cached, buffered = (signed_percent(100 * (ours / base - 1)) for ours, base in ((cache, alone), (buffer, longer)))
     return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 

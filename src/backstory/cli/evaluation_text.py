@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backstory.config import pasted, plural
-from backstory.config.formats import MISSING, alone
+from backstory.config.formats import MISSING, alone, signed_percent
 from backstory.config.options import options_in_words
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.scores import IN_BITS, bounded, format_score
@@ -181,7 +181,7 @@ def gate_lines(figures: "EvaluationFigures") -> list[str]:
 
 
 SAME = 1.0005
-"""Ratio of two perplexities up to which their difference is printed as +0.0%."""
+"""Ratio of two perplexities up to which their difference is printed as 0.0%."""
 
 
 def untuned(figures: "EvaluationFigures", run: Path, corpus: str | None = None) -> list[str]:
@@ -210,7 +210,7 @@ def gains(figures: "EvaluationFigures") -> list[str]:
     scores = figures.gains or ()
     lines, before = [], None
     for score in scores if len(scores) > 1 else ():
-        change = "" if before is None else f"  {bounded(100 * (score.perplexity / before - 1), '+.1f')}%"
+        change = "" if before is None else f"  {signed_percent(100 * (score.perplexity / before - 1))}"
         reader = readers.get(score.name, {"settings": {}})
         settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items() if v or k == "decay")
         moving = (

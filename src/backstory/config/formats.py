@@ -1,6 +1,10 @@
-"""Numbers as people read them: digits, thousands and units, the same in every table, caption and sentence."""
+"""Numbers as people read them: digits, thousands, signs and units, the same in every table, caption and sentence.
+
+A number below zero has an ASCII hyphen, so that it can be copied into a program, and zero has no sign.
+"""
 
 import math
+import re
 from typing import Any
 
 from backstory.config import scores as measures
@@ -11,7 +15,7 @@ MISSING = "–"
 
 def count(value: float | None) -> str:
     """Return a whole number with thousands separated: `20,123`."""
-    return MISSING if value is None else f"{value:,.0f}" if math.isfinite(value) else "not finite"
+    return MISSING if value is None else f"{value:z,.0f}" if math.isfinite(value) else "not finite"
 
 
 def span(low: int, high: int | None) -> str:
@@ -21,7 +25,7 @@ def span(low: int, high: int | None) -> str:
 
 def decimal(value: float | None, digits: int) -> str:
     """Return a number with a fixed number of decimals and thousands separated."""
-    return MISSING if value is None else f"{value:,.{digits}f}" if math.isfinite(value) else "not finite"
+    return MISSING if value is None else f"{value:z,.{digits}f}" if math.isfinite(value) else "not finite"
 
 
 def perplexity(value: float | None) -> str:
@@ -61,10 +65,19 @@ def percent(value: float | None) -> str:
     return measures.bounded(value, ",.1f" if abs(value) < 1000 else ",.0f") + "%"
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: float | None, digits: int = 3) -> str:
     """Return a gain with its sign: `+0.120`; nothing is `0.000`."""
-    rounded = round(value, digits) or 0.0
-    return f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
+    return _with_sign(decimal(value, digits))
+
+
+def signed_percent(value: float | None) -> str:
+    """Return a change in percent with its sign: `+12.3%`, `-40.0%`; nothing is `0.0%`."""
+    return _with_sign(percent(value))
+
+
+def _with_sign(number: str) -> str:
+    """Put a plus before a number above zero."""
+    return f"+{number}" if number[0].isdigit() and re.search("[1-9]", number) else number
 
 
 def duration(seconds: float | None) -> str:
@@ -88,7 +101,7 @@ def model_size(parameters: int, digits: int = 2) -> str:
 
 def setting(value: object) -> str:
     """Return the value of a setting with the digits that tell it from others."""
-    return f"{value:.3g}" if isinstance(value, float) else "none" if value is None else plain(value)
+    return f"{value:z.3g}" if isinstance(value, float) else "none" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
@@ -98,7 +111,7 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.6g}" if math.isfinite(value) else "not finite"
+        return f"{value:z.6g}" if math.isfinite(value) else "not finite"
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value) or "none"
     return str(value)

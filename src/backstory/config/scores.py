@@ -39,7 +39,7 @@ def format_score(nats: float, unit: str) -> str:
 
 def bounded(value: float, form: str = ".2f") -> str:
     """Return a perplexity, or a change of one, as people read it: `98.12`; that of a model that broke down is `above 10⁶`."""
-    return format(value, form) if value < 1e6 else "above 10⁶"
+    return format(value, f"z{form}") if value < 1e6 else "above 10⁶"
 
 
 INCOMPARABLE = 0.05

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from backstory.config.formats import signed, signed_percent
 from backstory.config.scores import bounded
 from backstory.results.examination_record import (
     TRUNCATE,
@@ -69,9 +70,9 @@ def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
         spread = f"  {c.deviation:>7.4f}" if several else ""
         hurt = "" if _hurt(c) is None else f"; the cache makes {_hurt(c):.1%} of the targets worse"
         lines.append(
-            f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {c.effect:>+12.4f}{spread}"
-            f"  {bounded(c.effect_percent, '+.1f'):>7}%"
-            f"  {c.low:+.4f} to {c.high:+.4f}{hurt}"
+            f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {signed(c.effect, 4):>12}{spread}"
+            f"  {signed_percent(c.effect_percent):>8}"
+            f"  {signed(c.low, 4)} to {signed(c.high, 4)}{hurt}"
         )
     return lines
 
@@ -90,7 +91,7 @@ def _split(by: str, groups: Sequence[GroupRecord[Any]]) -> list[str]:
     lines.append(line("share of targets", [f"{group.share:.1%}" for group in groups]))
     lines.append(line("perplexity", [bounded(group.baseline.perplexity, ",.2f") for group in groups]))
     for i, name in enumerate(names):
-        lines.append(line(name, [f"{group.conditions[i].effect:+.4f}" for group in groups]))
+        lines.append(line(name, [signed(group.conditions[i].effect, 4) for group in groups]))
     if _hurt(groups[0].conditions[0]) is not None:
         lines.append(line("cache hurts", [f"{_hurt(group.conditions[0]):.1%}" for group in groups]))
     return lines

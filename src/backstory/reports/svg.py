@@ -60,6 +60,7 @@ _STYLE: Any = {
     "ytick.major.size": 3,
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
+    "axes.unicode_minus": False,  # as in the tables beside it
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,

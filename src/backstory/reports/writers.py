@@ -149,6 +149,7 @@ _SPECIAL = {
     "→": r"$\rightarrow$", "λ": r"$\lambda$", "θ": r"$\theta$", "β": r"$\beta$", "κ": r"$\kappa$",
     **{digit: rf"\textsuperscript{{{i}}}" for i, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }  # fmt: skip
+_BELOW_ZERO = re.compile(r"(?<![^\s(])-(?=\d)")
 LONG = 28
 """Cell length in characters from which a column is set as paragraphs."""
 MANY = 7
@@ -168,8 +169,9 @@ def latex(document: Document, figures: Mapping[str, str] | None = None) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape the special characters of TeX."""
-    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+    """Escape the special characters of TeX, and set the sign of a number as a minus, not as a hyphen."""
+    escaped = "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+    return _BELOW_ZERO.sub("$-$", escaped)
 
 
 def _floats(document: Document, figures: Mapping[str, str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from backstory.config.formats import decimal, signed
 from backstory.results.validation import Count, JsonObject, Number, Record
 
 MOST_SHOWN = 5000
@@ -53,9 +54,8 @@ class Numbers(Record):
 
     def written(self, value: float) -> str:
         """Format a number, with its sign in a signed layer."""
-        sign, digits = "+" if self.kind == "diverging" else "", min(self.digits, MOST_DIGITS)
-        rounded = round(value, digits) or 0.0  # no -0.00
-        return f"{rounded:{sign},.{digits}f}{'' if self.unit in ('', '%') else ' '}{self.unit}"
+        number = (signed if self.kind == "diverging" else decimal)(value, min(self.digits, MOST_DIGITS))
+        return f"{number}{'' if self.unit in ('', '%') else ' '}{self.unit}"
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,7 @@ IN_WINDOW = {**CLASSES, "none": "not in its window"}
 
 def raised(condition: EffectRecord | None) -> str:
     """Return the cost of a condition, in percent of perplexity with its sign: `+12.3%`."""
-    if condition is None:
-        return formats.MISSING
-    return f"{'+' if condition.effect_percent > 0 else ''}{percent(condition.effect_percent)}"
+    return formats.signed_percent(None if condition is None else condition.effect_percent)
 
 
 def _joined(*parts: str) -> str:

@@ -318,7 +318,11 @@ def gains_table(group: Sequence[Contender]) -> Table:
         cells = (MISSING, MISSING, MISSING, MISSING)
         if control is not None:
             shown = formats.figure(control.nats, unit)
-            gain = "tie" if shown == reading.shown else f"{_signed(100 * _change(reading.figures, control.nats))}"
+            gain = (
+                "tie"
+                if shown == reading.shown
+                else formats.signed_percent(100 * _change(reading.figures, control.nats))
+            )
             cells = (control.name, control.differs, shown, gain)
         rows.append((name, reading.shown, *cells))
     measure = _measure(unit)
@@ -328,10 +332,6 @@ def gains_table(group: Sequence[Contender]) -> Table:
 
 def _measure(unit: str) -> str:
     return measures.measure_of(unit) + ("" if unit in measures.IN_BITS else f" per {unit}")
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else '−'}{percent(abs(value))}"
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:

@@ -320,7 +320,7 @@ def _number(unit: str, value: float | None) -> str:
         return MISSING
     if unit == "share":
         return formats.percent(100 * value)
-    return f"{'+' if value > 0 else ''}{formats.percent(_raised(value))}"
+    return formats.signed_percent(_raised(value))
 
 
 def _bound(unit: str, value: float) -> str:
