@@ -187,46 +187,53 @@ def test_every_finding_holds_where_the_figures_are_as_published(
     assert dropped["seeds"] == dropped["planned_seeds"] == [1, 2, 3] and over["above"] == 0.0
 
 
-def with_similar(costs: Costs) -> tuple[dict[str, Losses], np.ndarray]:
-    """Losses that tell targets without a similar word from the others, and (N,) True for those of them that came near."""
+FIGURE_4 = ("far-copies", "near-copies", "near-replaced", "far-replaced")
+
+
+def with_similar(costs: Costs, far: float = 0.6) -> dict[str, Losses]:
+    """Losses that tell targets without a similar word from the others. Dropping those adds `far` to the cost of far ones."""
     found = losses(costs)
-    near = SPLITS["class"].codes == 0
-    alone = near & (PLACES % 4 == 0)  # as line ends, of which dropping them makes others likelier
-    similar = Groups(np.where(alone, 3, SPLITS["class"].codes).astype(np.int16), (*CLASSES, "alone"))
+    codes = SPLITS["class"].codes
+    alone = (codes < 2) & (PLACES % 4 == 0)
+    similar = Groups(np.where(alone, 3, codes).astype(np.int16), (*CLASSES, "alone"))
     found["replace-target"] = replace(found["replace-target"], splits=SPLITS | {"similar": similar})
     dropped = found["drop-target"]
-    found["drop-target"] = replace(dropped, nats=dropped.nats - 0.3 * alone)
-    return found, alone
+    near = -0.3  # as line ends, of which dropping them makes others likelier
+    found["drop-target"] = replace(dropped, nats=dropped.nats + alone * np.where(codes == 0, near, far))
+    return found
 
 
-def test_copying_is_decided_by_near_words_with_a_similar_one() -> None:
+@pytest.mark.parametrize(("place", "cost", "far"), [("near", 0.086, 0.6), ("far", 0.02, 0.6), ("far", 0.02, -0.3)])
+def test_copying_is_decided_by_words_with_a_similar_one(place: str, cost: float, far: float) -> None:
     """The authors' code neither drops nor replaces the others."""
-    found, alone = with_similar(published())
-    judged = judge_all(records(found))
-    copies = judged["near-copies"]
-    values = {one["measure"]: one["value"] for one in copies["measures"]}
-    assert values["drop-target of similar near"] == pytest.approx(0.086, abs=1e-3)
-    assert values["drop-target of class near"] == pytest.approx(0.086 - 0.3 * alone.sum() / 400, abs=1e-3)
-    assert [one["measure"] for one in copies["measures"] if one["above"] is not None] == [
-        "drop-target of similar near - drop-distant of similar near"
-    ]
-    assert {judged[name]["verdict"] for name in ("near-copies", "near-replaced")} == {YES}
-    assert "protocol" not in copies and "protocol" not in judged["near-replaced"]
+    judged = judge_all(records(with_similar(published(), far)))
+    values = {one["measure"]: one["value"] for one in judged[f"{place}-copies"]["measures"]}
+    added = {"near": -0.3, "far": far}[place] * 0.25
+    assert values[f"drop-target of similar {place}"] == pytest.approx(cost, abs=1e-3)
+    assert values[f"drop-target of class {place}"] == pytest.approx(cost + added, abs=0.01)
+    deciding = [one["measure"] for one in judged[f"{place}-copies"]["measures"] if one["above"] is not None]
+    dropped, distant = f"drop-target of similar {place}", f"drop-distant of similar {place}"
+    assert deciding == [f"{dropped} - {distant}" if place == "near" else f"{distant} - {dropped}"]
+    assert {judged[name]["verdict"] for name in FIGURE_4} == {YES}
+    assert not any("protocol" in judged[name] for name in FIGURE_4)
 
 
-def test_results_that_do_not_tell_words_without_a_similar_one_are_decided_by_all_near_words_and_say_so() -> None:
-    found, _ = with_similar(published())
-    found["replace-target"] = replace(found["replace-target"], splits=SPLITS)
-    judged = judge_all(records(found))
-    copies = judged["near-copies"]
-    assert copies["verdict"] == NO and copies["protocol"].startswith("decided by all near words")
-    assert [one["measure"] for one in copies["measures"]] == [
-        "drop-target of class near",
-        "drop-distant of class near",
-        "drop-target of class near - drop-distant of class near",
-    ]
-    assert judged["near-replaced"]["protocol"] == copies["protocol"]
-    assert all("protocol" not in one for name, one in judged.items() if name not in ("near-copies", "near-replaced"))
+def test_results_that_do_not_tell_words_without_a_similar_one_are_decided_by_all_words_and_say_so() -> None:
+    decided = []
+    for far in (0.6, -0.3):
+        found = with_similar(published(), far)
+        found["replace-target"] = replace(found["replace-target"], splits=SPLITS)
+        judged = judge_all(records(found))
+        decided.append({name for name in FIGURE_4 if judged[name]["verdict"] == NO})
+        for place in ("near", "far"):
+            copies, replaced = judged[f"{place}-copies"], judged[f"{place}-replaced"]
+            assert copies["protocol"] == replaced["protocol"]
+            assert copies["protocol"].startswith(f"decided by all {place} words")
+            assert {one["measure"] for one in copies["measures"][:2]} == {
+                f"drop-target of class {place}", f"drop-distant of class {place}"}  # fmt: skip
+            assert len(copies["measures"]) == 3
+        assert all("protocol" not in one for name, one in judged.items() if name not in FIGURE_4)
+    assert decided == [{"near-copies", "far-copies"}, {"near-copies", "far-replaced"}]
 
 
 def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:
