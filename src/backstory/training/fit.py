@@ -3,7 +3,6 @@
 import json
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -254,10 +253,10 @@ def _begins_with_counts(trainer: Trainer, mode: Mode, init_from: Path | None) ->
 
 def _initialise_embedding(trainer: Trainer, console: Console) -> None:
     """Begin with word vectors from the training split; the time that takes is part of the training's."""
-    began, ids = time.perf_counter(), trainer.dataset.splits["train"].ids
+    began, ids = trainer.clock.seconds(), trainer.dataset.splits["train"].ids
     say(console, f"making word vectors from {len(ids):,} tokens ...")
     initialise_from_counts(trainer.model.embedding, ids, trainer.config.seed)
-    trainer.progress.preparation_seconds = time.perf_counter() - began
+    trainer.progress.preparation_seconds = trainer.clock.seconds() - began
     trainer.progress.seconds += trainer.progress.preparation_seconds
 
 
@@ -267,12 +266,13 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
     display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())
     try:
-        if first_vectors:
-            _initialise_embedding(trainer, console)
-        with stop.listening(), display.shown():
-            if save_first:
-                trainer.save(log)
-            trainer.train(log, display, stop)
+        with trainer.clock.listening():
+            if first_vectors:
+                _initialise_embedding(trainer, console)
+            with stop.listening(), display.shown():
+                if save_first:
+                    trainer.save(log)
+                trainer.train(log, display, stop)
     finally:
         log.close()
     if trainer.callbacks.error is not None:

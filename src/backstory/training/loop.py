@@ -39,6 +39,7 @@ from backstory.training.checkpointing import (
     write_best,
     write_last,
 )
+from backstory.training.clock import Clock
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
 from backstory.training.objectives import ANSWER_SHARE, build_objective
@@ -78,6 +79,7 @@ class Trainer:
         self._apply_stage()
         self.batches = self._load_batches()
         self.state = self._start()
+        self.clock = Clock()
         self.saved_at = time.monotonic()
 
     def train(self, log: Events, display: Display, stop: StopRequest) -> None:
@@ -161,11 +163,11 @@ class Trainer:
             progress.begin_epoch()
         if self.is_unplanned:  # the learning rate may follow the time, and is the same on all ranks
             progress.seconds = self.ranks.of_first(progress.seconds)
-        began = time.perf_counter()
+        began = self.clock.seconds()
         rate = self._learning_rate() * (last - first) / settings.segment
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
-        progress.take(figures, tokens, time.perf_counter() - began)
+        progress.take(figures, tokens, self.clock.seconds() - began)
         self.callbacks.step(self.folder.path, progress.step, progress.epoch, figures["nats"], rate, tokens)
         display.advance(stages.position(progress, settings), tokens)
         if self.is_unplanned:
@@ -261,9 +263,9 @@ class Trainer:
         """Validate, log the epoch, and go on to the next one, to fine-tuning, or to the end."""
         progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
-        began = time.perf_counter()
+        began = self.clock.seconds()
         nats, metrics, best = self._validate()
-        seconds = time.perf_counter() - began
+        seconds = self.clock.seconds() - began
         progress.seconds += seconds
         progress.validation_seconds += seconds
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
@@ -310,7 +312,7 @@ class Trainer:
 
     def read_validation(self) -> tuple[float, dict[str, Any]]:
         """Return the mean nats of the validation split by the weights as they are, and the metrics that apply."""
-        return read_validation(self.model, self.dataset, self.config, self.precision, self.ranks)
+        return read_validation(self.model, self.dataset, self.config, self.precision, self.ranks, self.clock)
 
     # Stages: training, then fine-tuning.
 

@@ -10,15 +10,16 @@ from backstory.evaluation.reading_loop import StreamReading
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision
 from backstory.readers import StaticReader
+from backstory.training.clock import Clock
 
 
 def read_validation(
-    model: ComposedModel, dataset: Dataset, config: RunConfig, precision: Precision, ranks: Ranks
+    model: ComposedModel, dataset: Dataset, config: RunConfig, precision: Precision, ranks: Ranks, clock: Clock
 ) -> tuple[float, dict[str, Any]]:
     """Return the mean nats, of the answers alone if only they are trained on, and the metrics that apply.
 
     Every rank reads its share of the rows; the sums of all are added in the order of the ranks. The nats are nan if the
-    weights broke down.
+    weights broke down. The clock is read after every block.
     """
     reader, ids = StaticReader(model, precision), dataset.splits["valid"].ids
     answers, metrics = dataset.answers("valid"), MetricSet([])
@@ -35,6 +36,7 @@ def read_validation(
             for block in stream.remaining():
                 metrics.update(stream.score(block))
                 stream.observe(block)
+                clock.seconds()
             sums = {"nats": stream.position.nats, "tokens": stream.position.tokens}
         except NonFiniteError:  # the training reports it with the epoch and the remedy
             sums["nats"] = math.nan
