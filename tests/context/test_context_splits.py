@@ -1,5 +1,6 @@
 """Splits of the targets of a small readable text, and figures computed from losses by group."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -206,6 +207,21 @@ def test_the_figures_of_a_group_are_those_of_its_targets_alone() -> None:
     width = first.conditions[0].high - first.conditions[0].low
     assert width == pytest.approx(2 * 1.96 * effect.std() / math.sqrt(50), rel=0.1)
     assert first.effective_context.context == 50
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_a_single_target_has_no_interval(models: int) -> None:
+    """Resamples of one target are all alike: an interval of no width would be the surest answer of all."""
+    made = [replace(losses(count=51), nats=losses(count=51).nats - shift) for shift in (0.0, 2.0, 4.0)[:models]]
+    found = figures(made, ["position"])
+    many, one = found.groups
+    assert (many.targets, one.targets) == (50, 1)
+    assert all(c.low < c.effect < c.high and c.interval == (c.low, c.high) for c in many.conditions)
+    assert [(c.low, c.high, c.interval) for c in one.conditions] == [(None, None, None)] * 2
+    assert [c.spread is None for c in one.conditions] == [models == 1] * 2  # models have a deviation still
+    assert '"low": null' in json.dumps(one.conditions[0].to_dict())
+    context = one.effective_context
+    assert (context.low, context.high, context.more_context_hurts) == (5, None, False)
 
 
 def test_a_split_that_was_not_saved_is_refused() -> None:

@@ -16,7 +16,7 @@ from backstory.config import UserError
 from backstory.context.examination_table import table
 from backstory.papers import paper as papers
 from backstory.papers.paper import published_examinations
-from backstory.reports import context_curves, read, render, result_from
+from backstory.reports import context_curves, read, render, result_from, write
 from backstory.reports.sections import context_section as examinations
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models
@@ -250,6 +250,24 @@ def test_a_group_of_few_targets_has_no_effective_context(folder: Any) -> None:
     assert examined.truncation
     rows = examinations.groups_table(examined.truncation.figures).rows
     assert [row[1] for row in rows] == ["effective context not known: too few targets (1)", "5 tokens (95%: 5 to 5)"]
+
+
+@pytest.mark.parametrize("ends", [(None, None), (0.3, 0.3)])  # as an earlier version wrote them
+def test_a_group_of_one_target_has_no_interval(folder: Any, tmp_path: Path, ends: tuple[float | None, ...]) -> None:
+    many, one = (
+        condition("drop-target", 0.1),
+        condition("drop-target", 0.3, 1) | dict(zip(("low", "high"), ends, strict=True)),
+    )
+    groups = [group("class", "near", [many]), group("class", "far", [one], 1)]
+    made = folder({"drop-target": examination("drop-target", [many], groups=groups)})
+    [examined] = examined_models([read(made)])
+    rows = examinations.conditions_table(examined.first.figures).rows
+    assert [row[4] for row in rows] == ["0.080 to 0.120", "0.080 to 0.120", "–"]
+    write([made], tmp_path / "r.csv")
+    lines = [line for line in (tmp_path / "r.csv").read_text().splitlines() if "class far: " in line]
+    assert ",added_nats,0.3,,," in lines[0]
+    [plot] = examinations.examination_plots(examined.first)
+    assert plot.svg.count("stroke-width: 0.9") == 1  # the line on the bar of many targets
 
 
 def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folder: Any) -> None:

@@ -44,7 +44,7 @@ def _check_sizes(contexts: Any = None, baseline: Any = None, conditions: Any = N
 
 @dataclass(frozen=True)
 class Interval:
-    """Estimate with the limits of its 95% interval."""
+    """Estimate with the limits of its 95% interval; a single value says nothing of them, and they are infinite."""
 
     value: float
     low: float
@@ -173,10 +173,12 @@ def paired_intervals(
 ) -> list[Interval]:
     """Return the mean of the paired differences (N, C) of each condition, with its 95% interval from `widened` means.
 
-    `resamples` are the `resampled_means` of the differences, if already computed.
+    `resamples` are the `resampled_means` of the differences, if already computed. The limits for a single target are infinite.
     """
     if differences.dtype.kind not in "fiu":
         raise TypeError(f"differences must be numbers, not of {differences.dtype}")
+    if len(differences) == 1:
+        return [Interval(float(value), -math.inf, math.inf) for value in differences[0]]
     if resamples is None:
         resamples = resampled_means(differences, seed, clusters=clusters)
     limits = np.quantile(resamples, [0.025, 0.975], axis=0)
@@ -248,7 +250,7 @@ def effective_context(
     beats the baseline by more than the threshold and its 95% interval lies below zero; the result then names the best of these.
     For the mean of several models, pass its C effects with intervals as `effects`, and those of each model as `models` (S, C).
     The interval of the effective context then covers models as well as targets. `resamples` are the `resampled_means` of the
-    conditions' nats minus the baseline's, if already computed.
+    conditions' nats minus the baseline's, if already computed. The interval for a single target holds every context.
     """
     excess = conditions - baseline[:, None]
     if resamples is None:
@@ -256,8 +258,7 @@ def effective_context(
     if models is not None:
         resamples = resamples + resampled_seeds(models, seed)
     if effects is None:
-        limits = np.quantile(resamples, [0.025, 0.975], axis=0)
-        effects = [Interval(*map(float, one)) for one in zip(excess.mean(0), *limits, strict=True)]
+        effects = paired_intervals(excess, seed, clusters, resamples)
     better = [
         BetterContext(int(n), effect)
         for n, effect in zip(contexts, effects, strict=True)
@@ -266,6 +267,8 @@ def effective_context(
     if better:
         return EffectiveContext(best=min(better, key=lambda one: one.effect.value))
     value = int(last_crossing(excess.mean(0), threshold))
+    if len(baseline) == 1:
+        return EffectiveContext(None if value == len(contexts) else int(contexts[value]), int(contexts[0]), None)
     # Percentiles of an ordered category: the limits are contexts that were tried, not averages of two.
     limits = np.quantile(last_crossing(resamples, threshold), [0.025, 0.975], method="inverted_cdf")
     # A crossing of conditions that are all close to the threshold comes out elsewhere when resampled than in the data.

@@ -1,5 +1,6 @@
 """Effects of the conditions of an experiment, from the losses of its targets, of one model or several."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,7 +132,7 @@ def _effects(models: Sequence[Losses], inside: np.ndarray, seed: int) -> Effects
     conditions = []
     for i, (condition, interval) in enumerate(zip(models[0].conditions, intervals, strict=True)):
         values: dict[str, Any] = {**condition, "targets": count, **_level(mean[i]), "effect": interval.value}
-        values |= {"low": interval.low, "high": interval.high, "effect_percent": _percent(interval)}
+        values |= {"low": _limit(interval.low), "high": _limit(interval.high), "effect_percent": _percent(interval)}
         if condition["method"] == "without-cache":
             values["hurt"] = float((nats[:, i] < baselines).mean())
         if several:
@@ -166,6 +167,11 @@ def _context_record(used: EffectiveContext) -> ThresholdContext:
         more_context_hurts=used.best is not None,
         **best,
     )
+
+
+def _limit(limit: float) -> float | None:
+    """Return the limit of an interval as results record it; None for that of a single target."""
+    return limit if math.isfinite(limit) else None
 
 
 def _percent(effect: Interval) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from backstory.config.formats import signed, signed_percent
+from backstory.config.formats import MISSING, signed, signed_percent
 from backstory.config.scores import bounded
 from backstory.results.examination_record import (
     TRUNCATE,
@@ -69,10 +69,11 @@ def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
     for c in conditions:
         spread = f"  {c.deviation:>7.4f}" if several else ""
         hurt = "" if _hurt(c) is None else f"; the cache makes {_hurt(c):.1%} of the targets worse"
+        interval = MISSING if c.interval is None else " to ".join(signed(end, 4) for end in c.interval)
         lines.append(
             f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {signed(c.effect, 4):>12}{spread}"
             f"  {signed_percent(c.effect_percent):>8}"
-            f"  {signed(c.low, 4)} to {signed(c.high, 4)}{hurt}"
+            f"  {interval}{hurt}"
         )
     return lines
 

@@ -331,7 +331,7 @@ def curve(
     # A logarithmic axis has no zero; the table shows it.
     points = [(getattr(c, parameter) or 0, c) for c in conditions if abs(c.effect) < LARGEST]
     points = sorted(((x, c) for x, c in points if x > 0), key=lambda pair: pair[0])
-    x, bands = [x for x, _ in points], [[*map(bounded, c.spread)] for _, c in points]
+    x, bands = [x for x, _ in points], [[*map(bounded, c.spread or (c.effect, c.effect))] for _, c in points]
     axes.fill_between(x, [b[0] for b in bands], [b[1] for b in bands], color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, [c.effect for _, c in points], marker="o", markersize=3.2, label=name, **look)
 

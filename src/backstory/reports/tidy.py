@@ -97,5 +97,6 @@ def _examined(figures: ExaminationFigures) -> Iterator[Figure]:
     for group, conditions in named:
         for c in conditions:
             what = f"{group}{c.name or f'context {c.context}'}"
-            yield what, "added_nats", c.effect, c.low, c.high
+            low, high = c.interval or ("", "")
+            yield what, "added_nats", c.effect, low, high
             yield what, "perplexity", c.perplexity, "", ""

@@ -1,5 +1,6 @@
 """Records of the experiments on context."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -61,10 +62,11 @@ class EffectRecord(Record):
     """Their exponential."""
     effect: Number
     """Mean increase of the negative log-likelihood over the baseline, in nats per token."""
-    low: Number
+    low: Number | None
     """Lower end of the 95% interval of the effect (paired bootstrap over the targets; with a cache over documents, or
-    blocks of 500 tokens; widened by Student's t, but not in results from before November 27, 2026)."""
-    high: Number
+    blocks of 500 tokens; widened by Student's t, but not in results from before November 27, 2026); null for a single
+    target, but the effect itself in results from before November 28, 2026."""
+    high: Number | None
     """Upper end of it."""
     effect_percent: Number
     """The same effect as an increase of perplexity, `100 (exp(effect) - 1)`."""
@@ -76,10 +78,15 @@ class EffectRecord(Record):
     """Parameters of an experiment that is not known here, by name."""
 
     @property
-    def spread(self) -> tuple[float, float]:
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the 95% interval; None for a single target."""
+        return None if self.low is None or self.high is None or self.targets == 1 else (self.low, self.high)
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
         """Ends of the condition's band: a standard deviation either way of several models, else its 95% interval."""
         if self.deviation is None:
-            return self.low, self.high
+            return self.interval
         return self.effect - self.deviation, self.effect + self.deviation
 
 
@@ -351,7 +358,7 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
 
 
 def _tried(conditions: Sequence[TruncationEffect]) -> list[Tried]:
-    return [Tried(c.context, c.effect, c.low, c.high) for c in conditions]
+    return [Tried(c.context, c.effect, *(c.interval or (-math.inf, math.inf))) for c in conditions]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -377,7 +377,8 @@ def _bars(axes: "Axes", places: Sequence[str], bars: Bars, marks: Marks) -> None
         x = [i + width * (number - (len(bars) - 1) / 2) for i, _ in shown]
         axes.bar(x, [c.effect for _, c in shown], 0.9 * width, color=colour, label=name)
         for at, (_, condition) in zip(x, shown, strict=True):
-            axes.plot([at, at], [*map(bounded, condition.spread)], color=svg.INK, linewidth=0.9)
+            if condition.spread is not None:
+                axes.plot([at, at], [*map(bounded, condition.spread)], color=svg.INK, linewidth=0.9)
     for number, row in enumerate(marks):
         for i, value in enumerate(row):
             if value is not None:

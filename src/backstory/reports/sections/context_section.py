@@ -211,7 +211,8 @@ def lengths_table(figures: TruncationFigures) -> Table:
 
 
 def _effect(c: EffectRecord) -> tuple[str, str, str]:
-    return decimal(c.effect, 3), f"{decimal(c.low, 3)} to {decimal(c.high, 3)}", formats.percent(c.effect_percent)
+    interval = MISSING if c.interval is None else " to ".join(decimal(end, 3) for end in c.interval)
+    return decimal(c.effect, 3), interval, formats.percent(c.effect_percent)
 
 
 def groups_table(figures: TruncationFigures) -> Table:
