@@ -143,6 +143,17 @@ def test_one_page_answers_every_question(folder: Any) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_the_page_says_what_an_added_loss_is_and_over_which_context(folder: Any) -> None:
+    made = all_of_them()
+    page = re.sub(r"\s+", " ", render([folder(made)], BESIDE))
+    assert page.count("Added loss: how much higher the mean negative log-likelihood of a token is than with the") == 1
+    assert "The unchanged context is the nearest 300 tokens where it is cut, and the nearest 300 tokens where" in page
+    made["truncate"]["baseline"]["context"] = None
+    made["drop"]["baseline"] = {**made["drop"]["baseline"], "context": 100}
+    page = re.sub(r"\s+", " ", render([folder(made, place="other")], BESIDE))
+    assert "The unchanged context is all tokens before the target where it is cut.</p>" in page
+
+
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"

@@ -6,7 +6,7 @@ from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, decimal
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
-from backstory.reports.phrases import Examined, published_context, text_and_unit
+from backstory.reports.phrases import Examined, counted_in, published_context, text_and_unit
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
@@ -14,7 +14,7 @@ from backstory.reports.sections.figures_section import over, text_of, unknown_ce
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
-from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures
+from backstory.results.examination_record import CACHE, EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures
 from backstory.results.published_values import Published
 
 PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
@@ -71,6 +71,7 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     """Yield a figure with 95% intervals for each question about context, and tables of all conditions."""
+    yield pieces.Note(loss_note([result.figures for run in runs for result in run.of(ExaminationFigures)]))
     yield from _truncations(runs, published)
     models = examined_models(runs)
     yield from _panels(models, published)
@@ -168,6 +169,24 @@ def about_pieces(figures: ExaminationFigures) -> str:
         parts.append(f"contexts of {targets} were longer, and cut")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def loss_note(examinations: Sequence[ExaminationFigures]) -> str:
+    """Return a note on the axis of the figures: what an added loss is, and over which context."""
+    unit = counted_in(examinations)
+    parts = []
+    for cut, change in ((True, "cut"), (False, "changed in another way")):
+        contexts = {f.baseline.context for f in examinations if isinstance(f, TruncationFigures) == cut
+                    and f.experiment != CACHE}  # fmt: skip
+        if len(contexts) == 1 and all(f.batch_size == 1 for f in examinations):  # rows of a batch begin afresh
+            [context] = contexts
+            whole = f"all {unit}s before the target" if context is None else f"the nearest {count(context)} {unit}s"
+            parts.append(f"{whole} where it is {change}")
+    unchanged = f" The unchanged context is {', and '.join(parts)}." if parts else ""
+    return (
+        f"Added loss: how much higher the mean negative log-likelihood of a {unit} is than with the unchanged context. "
+        f"0.01 nats are 1% of perplexity, and 0.1 nats are 10.5%.{unchanged}"
+    )
 
 
 # --- tables ---
