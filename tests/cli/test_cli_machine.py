@@ -88,6 +88,8 @@ def test_what_failed_goes_well_once_there_is_room(command: Command, monkeypatch:
         RuntimeError("can't start new thread"),
         ImportError("libtorch.so: failed to map segment from shared object"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
+        OSError(errno.EAGAIN, "Resource temporarily unavailable"),
+        RuntimeError("Resource temporarily unavailable"),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],

@@ -205,6 +205,48 @@ def test_workers_that_cannot_start_are_one_line(
         quietly(with_training(tiny_config, batch_size=4), tmp_path / "run", workers=2)
 
 
+BEFORE_THE_GROUP = """
+import os, signal, sys
+import torch.distributed as dist
+from backstory.jobs.ranks import HERE, joined
+from backstory.jobs.worker import serve
+
+def work(end):
+    if end:
+        store, _, _ = next(dist.rendezvous("env://"))
+        store.set(HERE.format(1), "")
+        os.kill(os.getpid(), signal.SIGKILL)
+    with joined() as ranks:
+        ranks.largest(2.0)
+
+if __name__ == "__main__":
+    sys.exit(serve(work))
+"""
+"""A worker that says it is ready, and is killed before it is connected with the first rank."""
+TWICE = """
+from backstory.jobs.ranks import joined
+from backstory.jobs.workers import hosted
+
+for end in (True, False):
+    try:
+        with hosted(2, 1, "early", {"end": end}, lambda: "try again") as meeting, joined(meeting) as ranks:
+            print("together", ranks.largest(1.0))
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_worker_killed_before_the_ranks_are_connected_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "early.py").write_text(BEFORE_THE_GROUP)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=100)
+    killed, together = done.stdout.splitlines()
+    assert killed == "worker 1 was ended by SIGKILL, probably for lack of memory; try again", done.stderr
+    assert together == "together [2.0]", done.stderr
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_a_script_that_is_ended(number: int, tiny_config: RunConfig, tmp_path: Path) -> None:

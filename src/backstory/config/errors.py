@@ -150,10 +150,12 @@ REMEDIES = {
 """Remedy by errno."""
 AGAIN = "give the same command again"
 _MEMORY = re.compile(
-    r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread|failed to map segment"
+    r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|failed to map segment"
     r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
+_PROCESSES = re.compile(r"can't start new thread|resource temporarily unavailable", re.IGNORECASE)
+"""Errors of a system that starts no further thread or process, for lack of memory or by a limit on their number."""
 
 
 def refused(
@@ -178,10 +180,12 @@ def refused(
 def out_of_memory(error: BaseException) -> NoMemory | None:
     """Return a one-line error if this one means that memory ran out, however it says so; None otherwise."""
     known = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    if not known and not _MEMORY.search(str(error)):
+    processes = not known and _PROCESSES.search(str(error))
+    if not known and not processes and not _MEMORY.search(str(error)):
         return None
     reason = " ".join(str(error).split())[:200]
+    problem, limit = ("memory, or too many processes", "ulimit -v, ulimit -u") if processes else ("memory", "ulimit -v")
     return NoMemory(
-        f"there is not enough memory{reason and f' ({reason})'}; end other programs, raise the limit "
-        "(ulimit -v) if there is one, or give smaller sizes"
+        f"there is not enough {problem}{reason and f' ({reason})'}; end other programs, raise the limit "
+        f"({limit}) if there is one, or give smaller sizes"
     )

@@ -3,7 +3,8 @@
 import gc
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,12 +16,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
+from backstory.config.errors import out_of_memory
 from backstory.config.process import Launched, Stopped, launched
 
 HERE = "rank {} is here"
 """Key that a rank sets when it is ready."""
 RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """Longest wait of the ranks for each other at the start."""
+POLL_SECONDS = 0.02
+"""Seconds between two checks of the other ranks while this one waits for them."""
+END_SECONDS = 1.0
+"""Longest wait for the error of this rank after another has ended."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class Meeting:
 
     started: Launched
     store: dist.Store | None = None
+    lost: Callable[[], bool] | None = None
+    """Returns True if another rank has ended; None where nobody knows."""
 
 
 @contextmanager
@@ -160,9 +168,48 @@ def _rendezvous(meeting: Meeting, backend: str, timeout: timedelta) -> None:
             store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
         store.set(HERE.format(started.rank), "")
         store.set_timeout(timeout)
-        dist.init_process_group(backend, store=store, rank=started.rank, world_size=started.world, timeout=timeout)
+        _unless_lost(
+            lambda: dist.init_process_group(
+                backend, store=store, rank=started.rank, world_size=started.world, timeout=timeout
+            ),
+            meeting.lost,
+        )
     except (dist.DistError, RuntimeError, OSError, UnicodeError) as error:
+        if (no_memory := out_of_memory(error)) is not None:
+            raise no_memory from error
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
             f"cannot meet the other ranks at {':'.join(address)}{f' ({reason})' if reason else ''}; start them with torchrun"
         ) from error
+
+
+def _unless_lost(meet: Callable[[], None], lost: Callable[[], bool] | None) -> None:
+    """Call `meet`, which waits for all ranks. Raises RankEnded if one of them is lost meanwhile.
+
+    It waits in a thread, as nothing ends that wait: torch notices neither a rank that has ended nor Ctrl-C.
+    """
+    if lost is None:
+        meet()
+        return
+    errors: list[BaseException] = []
+
+    def called() -> None:
+        try:
+            meet()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=called, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive() and not lost():
+            thread.join(POLL_SECONDS)
+        thread.join(END_SECONDS)
+        if errors:
+            raise errors[0]
+        if thread.is_alive():
+            raise RankEnded(WITH_ANOTHER)
+    except BaseException:
+        # torch names groups by a count, and the ranks of the next one, new processes, begin theirs at 0.
+        dist.distributed_c10d._world.group_count = 0
+        raise

@@ -64,7 +64,7 @@ def hosted(
             from backstory.jobs.ranks import Meeting, RankEnded
 
             try:
-                yield Meeting(Launched(0, count, 0, count), team.meet(count, arguments))
+                yield Meeting(Launched(0, count, 0, count), team.meet(count, arguments), team.lost)
                 team.join()
             except Stopped:
                 team.join()
@@ -104,10 +104,14 @@ class _Team:
             with suppress(BrokenPipeError), process.stdin as told:  # one that has ended is seen below
                 told.write(json.dumps({"environment": variables, "arguments": arguments}).encode())
         while not store.check([HERE.format(rank) for rank in range(1, count)]):
-            if any(process.poll() is not None for process in self.processes):
+            if self.lost():
                 raise RankEnded("a worker has ended")
             time.sleep(POLL_SECONDS)
         return store
+
+    def lost(self) -> bool:
+        """Return True if a child has ended."""
+        return any(process.poll() is not None for process in self.processes)
 
     def reason(self) -> str | None:
         """Return why a child ended, of several the one that the others ended with; None if none has ended with an error."""
