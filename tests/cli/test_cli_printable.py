@@ -108,3 +108,15 @@ def test_a_line_of_a_table_stays_one() -> None:
 
 def test_json_keeps_its_value() -> None:
     assert printable_json('"\x7f"') == '"\\u007f"'
+
+
+@pytest.mark.parametrize("columns", ["0", "", "00"])
+def test_an_unknown_width_hides_nothing(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", columns)
+    console = make_console()
+    console.print("a table of words")
+    assert capsys.readouterr().out == "a table of words\n"
+    assert console.width > 0 and console.height > 0

@@ -170,7 +170,9 @@ def make_console(stderr: bool = False, **options: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     if type(stream).__module__.startswith("ipykernel."):
         options = {"force_terminal": False, "force_jupyter": False, **options}
-    return _Console(file=plain(stream), **options)  # pyright: ignore[reportArgumentType]
+    # Programs without a screen set COLUMNS to 0 for an unknown width; rich would print tables of no width, so nothing.
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES") or v.strip("0")}
+    return _Console(file=plain(stream), _environ=environment, **options)  # pyright: ignore[reportArgumentType]
 
 
 def say(console: Console, line: str) -> None:
