@@ -1,5 +1,6 @@
 """Atomic writes: the old file or the new one, never a part, whatever fails."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch:
     with pytest.raises(OSError, match="No space left"):
         write_atomically(file, "new")
     assert [p.read_text() for p in file.parent.iterdir()] == ["old"]
+
+
+def test_a_file_that_may_not_be_replaced_is_named_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source), None, str(target))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(PermissionError) as refusal:
+        write_atomically(file, "new")
+    assert refusal.value.filename == str(file)
 
 
 def test_an_interruption_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

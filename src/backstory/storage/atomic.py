@@ -129,11 +129,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing bytes that replaces `path` when the block succeeds, and vanishes otherwise. Raises OSError."""
     temporary = unfinished(path)
     try:
-        with naming(path, temporary), open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with naming(path, temporary):
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
