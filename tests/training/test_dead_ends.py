@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -120,6 +121,23 @@ def test_overwriting_removes_nothing_unless_all_of_it_can_go(
     with pytest.raises(UserError, match=rf"cannot write to .*{closed}: Permission denied; .*--out"):
         quietly(config, out, mode="overwrite")
     assert contents(out) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no sticky folders here")
+@pytest.mark.parametrize("sticky", [".", "checkpoints/best-1"])
+def test_overwriting_removes_nothing_of_another_user_in_a_sticky_folder(
+    config: RunConfig, quietly: Train, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sticky: str
+) -> None:
+    out = Path(shutil.copytree(stopped, tmp_path / "out"))
+    (out / sticky).chmod(0o1777)
+    before, owner = contents(out), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    inner = re.escape(str(out / sticky))
+    with pytest.raises(UserError, match=rf"^cannot remove {inner}/[^/]+: only its owner can, as {inner} has .*--out$"):
+        quietly(config, out, mode="overwrite")
+    assert contents(out) == before
+    monkeypatch.undo()
+    quietly(config, out, mode="overwrite")
 
 
 def test_checkpoints_that_may_not_be_read_are_not_called_missing(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,10 +107,24 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     check_outside_runs(path)
     check_writable(path)
     for changed in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
-        for inner in (changed, *(Path(top, name) for top, names, _ in os.walk(changed) for name in names)):
+        below = (Path(top, name) for top, folders, files in os.walk(changed) for name in (*folders, *files))
+        for inner in (changed, *below):
             if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
                 denied = os.strerror(errno.EACCES)
                 raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
+            if mode == "overwrite" and _only_by_owner(inner):
+                raise UserError(
+                    f"cannot remove {inner}: only its owner can, as {inner.parent} has the sticky bit; "
+                    "have its owner remove it, or choose another --out"
+                )
+
+
+def _only_by_owner(path: Path) -> bool:
+    """Return True if this user cannot remove a path: its folder has the sticky bit, and both belong to others."""
+    if not os.path.lexists(path) or not hasattr(os, "geteuid"):
+        return False
+    folder, user = path.parent.stat(), os.geteuid()
+    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, folder.st_uid, path.lstat().st_uid)
 
 
 def open_folder(
