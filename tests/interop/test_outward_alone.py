@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,54 +27,87 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import json, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
-folder = sys.argv[1]
-model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-ids = torch.load(sys.argv[2])
-with torch.no_grad():
-    torch.save(model(ids).logits, sys.argv[3])
-if len(sys.argv) > 4:
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    write = pipeline("text-generation", model=folder, trust_remote_code=True, device="cpu")
-    answer = write("ann saw the", max_new_tokens=15, do_sample=False)[0]["generated_text"]
-    config = model.config
-    print(json.dumps([answer, tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token_id, config.pad_token_id,
-                      config.hidden_size, config.num_hidden_layers, type(model).__module__]))
+for line in sys.stdin:
+    folder, ids, logits, prompt = json.loads(line)
+    model, answer = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), []
+    with torch.no_grad():
+        torch.save(model(torch.load(ids)).logits, logits)
+    if prompt:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        write = pipeline("text-generation", model=folder, trust_remote_code=True, device="cpu")
+        text, config = write(prompt, max_new_tokens=15, do_sample=False)[0]["generated_text"], model.config
+        answer = [text, tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token_id, config.pad_token_id,
+                  config.hidden_size, config.num_hidden_layers, type(model).__module__]
+    print(json.dumps(answer), flush=True)
 """
 
 
-def alone(folder: Path, ids: torch.Tensor, tmp_path: Path, *more: str) -> tuple[torch.Tensor, str]:
-    """Return the logits of a saved model and the output of a process that cannot import Backstory."""
-    torch.save(ids, tmp_path / "ids")
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    arguments = [str(folder), str(tmp_path / "ids"), str(tmp_path / "logits"), *more]
-    done = subprocess.run([sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return torch.load(tmp_path / "logits"), done.stdout
+class Alone:
+    """A process that cannot import Backstory. One reads all models, since importing transformers takes the most time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.errors = folder / "errors"
+        environment = {
+            **os.environ,
+            "HF_MODULES_CACHE": str(folder / "modules"),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": "",
+        }
+        with open(self.errors, "w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", ALONE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
+
+    def read(self, folder: Path, ids: torch.Tensor, tmp_path: Path, prompt: str = "") -> tuple[torch.Tensor, list]:
+        """Return the logits of a saved model, and how it continues a prompt with what it says of its tokenizer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        torch.save(ids, tmp_path / "ids")
+        request = [str(folder), str(tmp_path / "ids"), str(tmp_path / "logits"), prompt]
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        assert answer, self.errors.read_text()[-3000:]
+        return torch.load(tmp_path / "logits"), json.loads(answer)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+    started = Alone(tmp_path_factory.mktemp("alone"))
+    with started.process as process:
+        yield started
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0, started.errors.read_text()[-3000:]
 
 
 @pytest.mark.parametrize("kind", fast_then_full(KINDS, ["mdm"]))
-def test_a_model_is_read_without_backstory(kind: str, tmp_path: Path) -> None:
+def test_a_model_is_read_without_backstory(kind: str, alone: Alone, tmp_path: Path) -> None:
     model, ids = wrapped(kind).double(), random_ids(2, 14)  # rounding may grow from step to step
-    model.save_pretrained(tmp_path / "model")
+    folder = tmp_path / re.sub(r"\W", "_", kind)  # transformers names the module of its code after it
+    model.save_pretrained(folder)
     ours = composed(model)
     with torch.no_grad():
         wanted = ours(ids, ours.start(2))[0].log_probs()
-    logits, _ = alone(tmp_path / "model", ids, tmp_path)
+    logits, _ = alone.read(folder, ids, tmp_path)
     assert torch.allclose(logits, wanted, rtol=0, atol=1e-9)
-    source = (tmp_path / "model" / "modeling_backstory.py").read_text()
+    source = (folder / "modeling_backstory.py").read_text()
     assert "from backstory" not in source and ("ExternalMemory" in source) == (
         kind.split(",")[0] in ("ntm", "dnc", "mdm")
     )
 
 
-def test_an_exported_run_writes_without_backstory(tiny_config: RunConfig, tmp_path: Path) -> None:
+def test_an_exported_run_writes_without_backstory(alone: Alone, tiny_config: RunConfig, tmp_path: Path) -> None:
     folder = export(trained(tiny_config, tmp_path, "words"))
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     tokens = tokenizer("ann saw the", return_tensors="pt")
-    logits, printed = alone(folder, tokens["input_ids"], tmp_path, "generate")
+    logits, said = alone.read(folder, tokens["input_ids"], tmp_path, "ann saw the")
     with torch.no_grad():
         assert torch.allclose(logits, model(**tokens).logits, rtol=0, atol=1e-5)
-    answer, bos, eos, padding, of_model, size, layers, module = json.loads(printed)
+    answer, bos, eos, padding, of_model, size, layers, module = said
     generated = model.generate(**tokens, max_new_tokens=15, do_sample=False)[0]
     assert answer.strip() == tokenizer.decode(generated, skip_special_tokens=True).strip()
     assert module.endswith("modeling_backstory") and "\n" in answer  # the end of a line is text
