@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -277,6 +278,8 @@ def test_unknown_arguments_of_the_model_are_told_in_one_line(
     from backstory.interop import lm_eval as command
 
     tasks(tmp_path / "tasks")
+    # Without the harness's own tasks, whose files take it seconds to read each time.
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
     for given, message in (
         (
             f"run={tiny_run},raeder=cache",
