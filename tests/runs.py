@@ -2,13 +2,17 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import random
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from backstory.cli.main import main
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, TextConfig, TrainingConfig
 from backstory.storage.checkpoint import read_checkpoint
 
@@ -118,3 +122,12 @@ def contents(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file below a folder."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def command(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `backstory ARGUMENTS`, in this process, which has loaded torch."""
+    out, err = io.StringIO(), io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err):
+        warnings.simplefilter("default")
+        code = main(arguments)
+    return code, out.getvalue(), err.getvalue()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_suites import BROKEN, Reproduced, finish, start, suite, write
+from small_suites import BROKEN, Reproduced, reproduce, suite, write
 
 from backstory.config import RunConfig, to_yaml
 
@@ -37,4 +37,4 @@ def reproduced(
         systems = [*suite()["systems"], BROKEN]
         against = {"sentence": "Plain beats broken", "better": {"system": "plain"}, "than": {"system": "broken"}}
         write(suite(systems=systems, claims=[*suite()["claims"], against]))
-        yield Reproduced(folder, *finish(start("suite.yaml", "--processes", "2")))
+        yield Reproduced(folder, *reproduce("suite.yaml", "--processes", "2"))

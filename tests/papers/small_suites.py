@@ -1,4 +1,4 @@
-"""Shared by the tests of papers: a suite of tiny runs, and the command line in a process of its own."""
+"""Shared by the tests of papers: a suite of tiny runs, and the command line in this process or another."""
 
 import copy
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from runs import command
 
 from backstory.config import from_yaml
 from backstory.papers.plan import SuiteRun, runs_of
@@ -81,9 +82,9 @@ def write(suite: dict[str, Any], path: Path = Path("suite.yaml")) -> str:
 
 def start(*arguments: str) -> subprocess.Popen:
     """`backstory reproduce` in a process of its own, its output in pipes."""
-    command = [sys.executable, "-m", "backstory", "reproduce", *arguments]
+    program = [sys.executable, "-m", "backstory", "reproduce", *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
     )
 
 
@@ -93,3 +94,8 @@ def finish(running: subprocess.Popen, timeout: float = 300) -> tuple[int, str, s
     first, rest = err.split("\n", 1)
     assert first.startswith("backstory: planning ")
     return running.returncode, out, rest
+
+
+def reproduce(*arguments: str) -> tuple[int, str, str]:
+    """The same of `backstory reproduce` in this process, where none is to be killed or to run beside it."""
+    return command("reproduce", *arguments)  # announces nothing, since torch is loaded

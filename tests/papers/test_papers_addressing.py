@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_suites import finish, planned, start, suite, write
+from small_suites import planned, reproduce, suite, write
 
 from backstory.config import UserError
 from backstory.papers.paper import published_value
@@ -35,7 +35,7 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
         "than": {"system": "memory", "batch_size": 3},
     }
     write(suite(systems=[system], claims=[{"sentence": "A window helps", **sides}], metric="bits_per_token"))
-    code, out, err = finish(start("suite.yaml"))
+    code, out, err = reproduce("suite.yaml")
     assert code == 0, err
     folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
-from small_suites import BROKEN, finish, planned, start, suite, write
+from small_suites import BROKEN, planned, reproduce, suite, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
@@ -52,7 +52,7 @@ def begun() -> dict[str, Any]:
 @pytest.mark.full
 def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None:
     write(suite(systems=begun()["systems"][1:3], claims=begun()["claims"]))
-    code, out, err = finish(start("suite.yaml", "--processes", "2"))
+    code, out, err = reproduce("suite.yaml", "--processes", "2")
     assert code == 0, err
     folder = desk / "runs" / "suite-small"
     found = json.loads((folder / "result.json").read_text())["figures"]
@@ -115,7 +115,7 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
         "than": {"system": "plain", "reader": moving},
     }
     write(suite(systems=[system], claims=[{"sentence": "Validation helps", **sides}]))
-    code, out, err = finish(start("suite.yaml"))
+    code, out, err = reproduce("suite.yaml")
     assert code == 0, err
     folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from clusters import Cluster, cluster
-from small_suites import finish, start, suite, write
+from small_suites import finish, reproduce, start, suite, write
 from test_papers_reproduce import (
     children,
     copied_inputs,
@@ -40,7 +40,7 @@ def test_a_lost_worker_is_replaced_and_the_figures_are_those_of_this_machine(
         assert seen == sorted(set(seen)), "a step is missing or doubled"
     straight = copied_inputs(desk, tmp_path_factory.mktemp("straight"))
     os.chdir(straight)
-    code, _, err = finish(start("suite.yaml", "--processes", "2"))
+    code, _, err = reproduce("suite.yaml", "--processes", "2")
     assert code == 0, err
     assert figures(desk) == figures(straight)
     assert steps(desk) == steps(straight)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_suites import CLAIM, Reproduced, finish, start, suite, write
+from small_suites import CLAIM, Reproduced, reproduce, suite, write
 
 from backstory.cli.main import main
 from backstory.config import from_yaml, to_yaml
@@ -114,7 +114,7 @@ def test_claims_are_judged_over_known_and_new_seeds(known: dict[str, Any]) -> No
     write(longer)
     for run in known["figures"]["runs"]:
         run["device"] = "another machine"
-    code, _, err = finish(start("suite.yaml", "--known", give(known)))
+    code, _, err = reproduce("suite.yaml", "--known", give(known))
     assert code == 0, err
     first, second = err.splitlines()[:2]
     assert first.endswith(": 4 of 4 finished runs taken over")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_suites import CLAIM, Reproduced, finish, start, suite, write
+from small_suites import CLAIM, Reproduced, finish, reproduce, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, to_dict
@@ -171,7 +171,7 @@ def test_a_confounded_claim_has_a_gain_and_no_verdict(reproduced: Reproduced, de
     folder = copied(reproduced, desk)
     judged = figures(folder)["claims"][0]
     write(suite(claims=[CLAIM | {"confounded": "wide learns faster"}]))
-    code, out, err = finish(start("suite.yaml"))
+    code, out, err = reproduce("suite.yaml")
     assert code == 0, err
     again = figures(folder)["claims"][0]
     alone = {"holm_p_value": judged["p_value"]}  # the suite has one claim now
@@ -186,7 +186,7 @@ def test_finished_runs_are_not_run_again(reproduced: Reproduced, desk: Path) -> 
     folder = copied(reproduced, desk)
     write(suite())
     before, figures_before = written(folder), figures(folder)
-    code, out, err = finish(start("suite.yaml"))
+    code, out, err = reproduce("suite.yaml")
     assert code == 0, err
     first, *rest = err.splitlines()
     assert first == "Tiny models, small scale: 4 runs, all finished" and not any("running" in line for line in rest)
@@ -204,7 +204,7 @@ def test_a_seed_more_runs_that_seed_alone(reproduced: Reproduced, desk: Path) ->
     longer["systems"][1]["small"]["seeds"] = [1, 2, 3]
     write(longer)
     before = written(folder)
-    code, _, err = finish(start("suite.yaml"))
+    code, _, err = reproduce("suite.yaml")
     assert code == 0, err
     assert "5 runs, 4 finished" in err.splitlines()[0] and "by the finished ones" in err.splitlines()[0]
     assert {name: when for name, when in written(folder).items() if "wide-seed3" not in name} == before
@@ -249,7 +249,7 @@ def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> 
     path = folder / "runs" / "suite-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
     before, values = written(folder), figures(folder)["systems"][:2]
     path.write_text(path.read_text()[:100])
-    code, _, err = finish(start("suite.yaml"))
+    code, _, err = reproduce("suite.yaml")
     assert code == 0, err
     changed = {name for name, when in written(folder).items() if when != before.get(name)}
     assert changed == {str(path.relative_to(folder))}
@@ -319,7 +319,7 @@ def test_what_is_to_be_made_again_is_made_once(
     place = folder / "runs" / "suite-small" / "runs" / "wide-seed1"
     assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "evaluate-test")]) == 0
     before = written(folder)
-    code, _, err = finish(start("suite.yaml"))
+    code, _, err = reproduce("suite.yaml")
     assert code == 0, err
     remade = {Path(name).parent.name for name, when in written(folder).items() if when != before[name]}
     assert remade == {"evaluate-test", "examine-truncate-valid"}
@@ -426,12 +426,12 @@ def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_fact
         finish(running)
         if epochs == 8:  # the last time with the old processes still about to end
             wait_until_no_child_is_left()
-    code, _, err = finish(start("suite.yaml", "--processes", "2"))
+    code, _, err = reproduce("suite.yaml", "--processes", "2")
     assert code == 0, err
     for seen in steps(desk).values():
         assert seen == sorted(set(seen)), "a step is missing or doubled"
     os.chdir(copied_inputs(desk, tmp_path_factory.mktemp("straight")))
-    code, _, err = finish(start("suite.yaml", "--processes", "2"))
+    code, _, err = reproduce("suite.yaml", "--processes", "2")
     assert code == 0, err
     assert figures(desk) == figures(Path.cwd())
     assert steps(desk) == steps(Path.cwd())
@@ -453,7 +453,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
     saved = [p for p in (desk / "runs" / "suite-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]
     assert saved and not (desk / "runs" / "suite-small" / "result.json").exists()
     before = {p.name: steps(desk)[p.name] for p in saved}
-    code, _, err = finish(start("suite.yaml", "--processes", "2"))
+    code, _, err = reproduce("suite.yaml", "--processes", "2")
     assert code == 0, err
     after = steps(desk)
     for name, seen in before.items():
@@ -473,7 +473,7 @@ def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
     assert "train was ended by SIGKILL, probably for lack of memory" in err.splitlines()[-1]
     assert [run["state"] for run in result(desk)["figures"]["runs"]].count("done") == 1
     assert result(desk)["figures"]["claims"][0]["verdict"] == "runs are missing: no claim"
-    code, _, err = finish(start("suite.yaml"))
+    code, _, err = reproduce("suite.yaml")
     assert code == 0, err
     assert result(desk)["figures"]["finished"] == 2
 
@@ -483,7 +483,7 @@ def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
     write(slow())
     running = start("suite.yaml")
     wait_until_some_run_has(desk, 1, running)
-    code, out, err = finish(start("suite.yaml"))
+    code, out, err = reproduce("suite.yaml")
     assert (code, out) == (2, "")
     assert re.fullmatch(r"backstory: another reproduction is running in runs/suite-small; .*\n", err)
     assert finish(running)[0] == 0
@@ -504,7 +504,7 @@ def test_minutes_are_planned_for_each_run(desk: Path, capsys: pytest.CaptureFixt
 def test_runs_end_after_their_minutes_and_say_so(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(suite())
     started = time.monotonic()
-    code, out, err = finish(start("suite.yaml", "--only", "wide", "--minutes", "0.1"))
+    code, out, err = reproduce("suite.yaml", "--only", "wide", "--minutes", "0.1")
     assert code == 0, err
     assert time.monotonic() - started > 2 * 6
     folder = desk / "runs" / "suite-small-0.1min"

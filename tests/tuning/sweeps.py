@@ -1,4 +1,4 @@
-"""Helpers of the tests of sweeps: a tiny recipe and a space over it, and the command line in a process of its own."""
+"""Helpers of the tests of sweeps: a tiny recipe, a space over it, and the command line in this process or another."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from runs import with_training
+from runs import command, with_training
 
 from backstory.config import RunConfig, to_yaml
 
@@ -20,6 +20,7 @@ settings:
   model.embedding.size: {choice: [6, 8]}
   model.core.output: {same: model.embedding.size}
 """
+RUN = ("sweep", "run", "tiny.yaml", "--space", "space.yaml")
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ def prepare(folder: Path, config: RunConfig, corpus: Path) -> None:
 
 def start(*arguments: str) -> subprocess.Popen:
     """`backstory sweep run` on the desk in a process of its own, its output in pipes."""
-    command = [sys.executable, "-m", "backstory", "sweep", "run", "tiny.yaml", "--space", "space.yaml", *arguments]
+    program = [sys.executable, "-m", "backstory", *RUN, *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
     )
 
 
@@ -52,3 +53,8 @@ def finish(running: subprocess.Popen, timeout: float = 300) -> tuple[int, str, s
     """Exit code, standard output and standard error."""
     out, err = running.communicate(timeout=timeout)
     return running.returncode, out, err
+
+
+def search(*arguments: str) -> tuple[int, str, str]:
+    """The same of `backstory sweep run` in this process, where none is to be killed or to run beside it."""
+    return command(*RUN, *arguments)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from sweeps import Searched, finish, start
+from sweeps import Searched, finish, search, start
 
 from backstory.cli.main import main
 from backstory.config import recipes
@@ -289,14 +289,14 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(number: signal.Signals, d
         "backstory: sweep is stopped and its trials are saved; run the same command again to resume"
     )
     assert [t["state"] for t in trials(sweep)] == ["again", "waiting"]
-    code, _, err = finish(start(*arguments))
+    code, _, err = search(*arguments)
     assert code == 0, err
     assert [t["state"] for t in trials(sweep)] == ["again", "complete", "complete"]
 
 
 @pytest.mark.full
 def test_trials_are_kept_in_a_database(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = finish(start("--trials", "3", "--processes", "2", "--out", "sweep", "--storage", "sqlite:///x.db"))
+    code, _, err = search("--trials", "3", "--processes", "2", "--out", "sweep", "--storage", "sqlite:///x.db")
     assert code == 0, err
     assert not SweepFolder(desk / "sweep").journal.exists() and Path("x.db").is_file()
     assert [t["state"] for t in trials(desk / "sweep")] == ["complete"] * 3
@@ -308,7 +308,7 @@ def test_trials_are_kept_in_a_database(desk: Path, capsys: pytest.CaptureFixture
 @pytest.mark.full
 def test_a_sweep_without_a_complete_trial_has_failed(desk: Path) -> None:
     Path("space.yaml").write_text("settings: {training.batch_size: {range: [5000, 9000]}}")
-    code, out, err = finish(start("--trials", "2", "--out", "failed"))
+    code, out, err = search("--trials", "2", "--out", "failed")
     assert code == 1 and "2 failed" in out and "none is complete yet" in out
     assert re.search(r"^backstory: no trial of failed is complete: train ended with exit code 2: ", err, re.MULTILINE)
 
@@ -316,7 +316,7 @@ def test_a_sweep_without_a_complete_trial_has_failed(desk: Path) -> None:
 @pytest.mark.full
 def test_trials_whose_loss_breaks_down_are_pruned_and_hopeless_sweeps_are_given_up(desk: Path) -> None:
     Path("space.yaml").write_text("settings: {training.learning_rate: {range: [1.0e+25, 1.0e+30], log: true}}")
-    code, out, err = finish(start("--trials", "2", "--out", "broken", "--training.clip", "0"))
+    code, out, err = search("--trials", "2", "--out", "broken", "--training.clip", "0")
     assert code == 1 and "none is complete yet" in out
     assert re.search(r"^backstory: no trial of broken is complete: train ended with exit code 3: ", err, re.MULTILINE)
     assert [t["state"] for t in trials(desk / "broken")] == ["pruned", "pruned"]
@@ -324,6 +324,6 @@ def test_trials_whose_loss_breaks_down_are_pruned_and_hopeless_sweeps_are_given_
     assert main(["sweep", "show", "broken"]) == 0
     # More rows than the text has tokens for.
     Path("space.yaml").write_text("settings: {training.batch_size: {range: [5000, 9000]}}")
-    code, _, err = finish(start("--trials", "9", "--out", "hopeless"))
+    code, _, err = search("--trials", "9", "--out", "hopeless")
     assert code == 2 and "5 trials in a row failed, the last because train ended with exit code 2: " in err
     assert [t["state"] for t in trials(desk / "hopeless")] == ["failed"] * 5
