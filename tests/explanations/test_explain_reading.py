@@ -358,7 +358,7 @@ def test_real_articles_have_titles(data_dir: Path, tmp_path: Path, monkeypatch: 
     text = dataclasses.replace(config.text, corpus="wikitext-2", maximum_size=500)
     config = dataclasses.replace(config, text=text)
     monkeypatch.setenv("BACKSTORY_DATA", str(data_dir))
-    short = runs.with_training(config, batch_size=400, segment=70, epochs=1)
+    short = runs.with_training(config, batch_size=400, segment=70, epochs=1, steps=5)
     train(short, tmp_path / "wiki", console=Console(file=io.StringIO()))
     figures = bs.explain(tmp_path / "wiki", "reading", split="test", reader="bias").figures
     lines = (data_dir / "wikitext-2" / "wiki.test.tokens").read_text().splitlines()
