@@ -54,7 +54,7 @@ def test_a_part_that_is_missing_is_noticed(
 @pytest.mark.full
 def test_minutes_are_spent_on_a_suite(full_size: ModuleType, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(suite())
-    arguments = ["suite.yaml", "--minutes", "1.2", "--out", "spent", "--scale", "small", "--only", "wide"]
+    arguments = ["suite.yaml", "--minutes", "0.8", "--out", "spent", "--scale", "small", "--only", "wide"]
     throughput = ["--recipe", "tiny.yaml", "--side-by-side", "1", "2", "--steps", "60", "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["full_size.py", "spend", *arguments, *throughput])
     full_size.main()
