@@ -66,6 +66,10 @@ def test_training_names_its_modes(tmp_path: Path) -> None:
             "train has no argument 'epochs'; settings go into overrides={'training.epochs': 2}",
         ),
         (
+            lambda: bs.train("demo", seed=2),  # type: ignore[call-arg]
+            "train has no argument 'seed'; settings go into overrides={'seed': 2}",  # that of the training, not of a task
+        ),
+        (
             lambda: bs.report("run", "page.html", overwrit=True),  # type: ignore[call-arg]
             "report has no argument 'overwrit' (did you mean 'overwrite'?); it has runs, out, overwrite, figures",
         ),

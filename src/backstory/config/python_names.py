@@ -57,6 +57,7 @@ def in_python(
 def _unknown(function: str, name: str, value: Any, known: Collection[str]) -> str:
     """Return the message for an argument that a function does not have."""
     settings = [setting for setting in dotted_names(to_dict(RunConfig())) if setting.rpartition(".")[2] == name]
+    settings.sort(key=lambda setting: setting.count("."))  # `seed` before `text.recall.seed`
     if settings and "overrides" in known:
         return f"{function} has no argument {name!r}; settings go into overrides={{{settings[0]!r}: {shown(value)}}}"
     return f"{function} has no argument {name!r}{nearest(name, known)}; it has {', '.join(known)}"
