@@ -22,6 +22,7 @@ from test_context_brute_force import FLOAT32, TYPES, build, corpus, examination
 from tiers import fast_then_full
 
 import backstory as bs
+from backstory.cli.examine import described
 from backstory.config import (
     EmbeddingConfig,
     ModelConfig,
@@ -390,6 +391,8 @@ def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     assert json.loads((tmp_path / "set" / "result.json").read_text()) == together.to_dict()
     assert len(list((tmp_path / "set").glob("losses-*.npz"))) == 3
     assert "means over 3 models" in together.table()
+    assert together.path == tmp_path / "set" / "result.json" and "--out" not in described(together)
+    assert "the result of the set was not written: --out FOLDER keeps it" in described(replace(together, path=None))
     odd = [replace(model, name=name) for model, name in zip(alone, "abc", strict=True)]
     named = [replace(model, name=f"big-seed{n}") for n, model in enumerate(alone)]
     assert (combine(odd).name, combine(named).name) == ("a + b + c", "big (3 models)")

@@ -134,7 +134,9 @@ def described(examination: "ExaminationResult") -> str:
     """Return an examination as lines of text: its table, the findings, and how to keep it if it was not written."""
     lines = [str(examination.table()), findings(examination)]
     if examination.path is None:
-        lines.append("nothing was written: --out FOLDER keeps the result, for `backstory report FOLDER`")
+        several = len(examination.figures.models or ()) > 1
+        written = "the result of the set was not written" if several else "nothing was written"
+        lines.append(f"{written}: --out FOLDER keeps it, for `backstory report FOLDER`")
     return "\n".join(lines)
 
 

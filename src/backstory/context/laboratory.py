@@ -114,7 +114,7 @@ def examine_runs(
         results.append(examine_run(run, replace(options, out=None), text=again(), ranks=ranks, progress=report))
     together = combine(results)
     if options.out is not None and first:
-        together.save(options.out)
+        return replace(together, path=together.save(options.out))
     return together
 
 
