@@ -133,12 +133,18 @@ def test_a_report_of_the_folder_has_the_sweep(searched: Searched) -> None:
 
 
 def test_a_sweep_that_is_done_is_left_as_it_is(
-    searched: Searched, desk: Path, capsys: pytest.CaptureFixture[str]
+    searched: Searched, desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(searched.folder / "sweep", desk / "sweep")
     before = {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")}
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
     assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"
+    monkeypatch.setattr("backstory.cli.sweep.plugin_flags", lambda: " --plugin my_core.py")
+    assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "`backstory train sweep/best.yaml --plugin my_core.py` trains the best, "
+        "`backstory sweep show sweep --plugin my_core.py` shows what mattered\n"
+    )
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "2", "--out", "sweep"]) == 0
     assert capsys.readouterr().err == "sweep: 4 trials, done\n"
     assert {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")} == before

@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     if folder.best.is_file() and not args.json:
         print(
             f"`backstory train {pasted(folder.best)}{plugin_flags()}` trains the best, "
-            f"`backstory sweep show {pasted(folder.path)}` shows what mattered"
+            f"`backstory sweep show {pasted(folder.path)}{plugin_flags()}` shows what mattered"
         )
     return 0
 
