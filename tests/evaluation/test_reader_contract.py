@@ -26,15 +26,17 @@ from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
 from backstory.plugins.reader_contract import READER_CHECKS, reader_of
 from backstory.readers import READERS as KINDS
-from backstory.readers import Reader, StaticReader
+from backstory.readers import Reader, ReaderKind, StaticReader
 from backstory.readers.counting import CountingReader, ngram_counts_of, ppm_counts
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.ensemble import EnsembleReader, Members
+from backstory.readers.kind import BuildContext
 from backstory.readers.learned import LearnedReader
 from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.ngram_counts import count_ngrams
 from backstory.readers.tempered import TemperedReader
+from backstory.runs.run import Run
 
 
 def dynamic(model: ComposedModel) -> DynamicEvaluation:
@@ -178,3 +180,15 @@ def test_a_model_without_exact_state_is_read_in_its_own_blocks(stream: Stream) -
     )
     assert sizes == [7, 7, 6]
     assert audit.report.failures == []
+
+
+def test_the_run_of_the_check_has_a_word_for_each_type_of_its_model() -> None:
+    """A plugin's reader that takes the size of its counts from the vocabulary failed the check."""
+    runs: list[Run] = []
+
+    def build(context: BuildContext, settings: Any) -> Reader:
+        runs.append(context.run)
+        return TemperedReader(context.wrapped(), TemperedSettings())
+
+    reader_of(ReaderKind("sizes", "counts words", build, wraps=True))
+    assert [len(run.vocabulary) for run in runs] == [run.model.vocabulary_size for run in runs] != []

@@ -121,7 +121,7 @@ READER_CHECKS: Mapping[str, Callable[[Reader], None]] = {
 def reader_of(kind: ReaderKind) -> Reader:
     """Return a reader of the kind with its default settings over a small model, around a static one if it wraps another."""
     model, precision = small_model(), FULL_PRECISION
-    vocabulary = build_vocabulary({str(i): TYPES - i for i in range(TYPES - 2)}, tokenizer("words"))
+    vocabulary = build_vocabulary({str(i): TYPES - i for i in range(TYPES - 1)}, tokenizer("words"))
     run = Run(Path("run"), model, vocabulary, RunConfig(), {}, {})
     inner = StaticReader(model, precision) if kind.wraps else None
     return kind.build(BuildContext(run, precision, inner), kind.settings())
