@@ -118,7 +118,7 @@ def test_the_core_of_the_page_trains_and_is_read(backstory: Backstory, folder: P
 
 def test_the_other_parts_of_the_page_work(backstory: Backstory, folder: Path, tiny_run: Path) -> None:
     shutil.copytree(tiny_run, folder / "run")
-    for name in ("my_reader.py", "my_metric.py", "my_experiment.py"):
+    for name in ("my_reader.py", "my_recent.py", "my_metric.py", "my_experiment.py"):
         (folder / name).write_text(page_file(name))
         checked = backstory(folder, "check", name)
         assert checked.returncode == 0 and "FAILED" not in checked.stdout, checked.stdout + checked.stderr
@@ -404,3 +404,87 @@ def test_a_plugin_that_is_no_file_is_refused(backstory: Backstory, tmp_path: Pat
     }.items():
         done = backstory(tmp_path, *arguments)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_plugin_imports_what_is_beside_it_and_an_edit_there_is_an_edit_of_it(
+    backstory: Backstory, folder: Path, tiny_run: Path
+) -> None:
+    shutil.copytree(tiny_run, folder / "run")
+    metric = page_file("my_metric.py").replace("> 0.5", "> limits.LIMIT")
+    (folder / "my_metric.py").write_text(
+        metric.replace("import backstory as bs\n", "import backstory as bs\nimport limits\n")
+    )
+    results = []
+    for limit in (0.0, 1.0):
+        (folder / "limits.py").write_text(f"LIMIT = {limit}\n")
+        done = backstory(folder, "evaluate", "run", "--plugin", "my_metric.py", "--json")
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+    assert [result["figures"]["sure"]["share"] for result in results] == [1.0, 0.0]
+    assert len({result["provenance"]["plugins"]["my_metric.py"] for result in results}) == 2
+
+
+def test_a_plugin_may_be_a_package(backstory: Backstory, folder: Path, tiny_run: Path) -> None:
+    shutil.copytree(tiny_run, folder / "run")
+    package = folder / "memlab"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import metrics, reading\nprint('loaded')\n")
+    (package / "reading.py").write_text(page_file("my_reader.py"))
+    (package / "metrics.py").write_text(page_file("my_metric.py"))
+    checked = backstory(folder, "check", "memlab")
+    assert (checked.returncode, checked.stderr) == (0, "loaded\n")
+    assert {line.split(":")[0] for line in checked.stdout.splitlines()} == {"reader sharp", "metric sure"}
+    flags = ["--plugin", "memlab", "--json"]
+    read = backstory(folder, "evaluate", "run", "--reader", "sharp:power=1.05", *flags)
+    assert read.returncode == 0, read.stderr
+    result = json.loads(read.stdout)
+    assert 0 <= result["figures"]["sure"]["share"] <= 1 and list(result["provenance"]["plugins"]) == ["memlab"]
+    (package / "metrics.py").write_text("import nothing_like_this\n")
+    broken = backstory(folder, "evaluate", "run", *flags)
+    assert broken.returncode == 2
+    assert "metrics.py, line 1: the plugin does not load (ModuleNotFoundError: No module" in broken.stderr
+    absent = backstory(folder, "ls", "models", "--plugin", "memlab2")
+    assert absent.stderr == (
+        "backstory: there is no Python file 'memlab2'; give --plugin a .py file, or the name of a module that is installed\n"
+    )
+
+
+IMPORTED = """
+import hashlib, importlib, os
+from pathlib import Path
+import my_experiment
+import backstory as bs
+from backstory.config.plugin_files import plugin_flags, plugin_hashes
+from backstory.context.experiments import EXPERIMENTS
+
+file = Path("my_experiment.py")
+digest = lambda: hashlib.sha256(file.read_bytes()).hexdigest()
+assert plugin_hashes() == {"my_experiment.py": digest()}
+assert os.environ["BACKSTORY_PLUGINS"] == str(file.resolve()) and plugin_flags() == " --plugin my_experiment.py"
+before, first = EXPERIMENTS["swap"], digest()
+file.write_text("# edited\\n" + file.read_text())
+importlib.reload(my_experiment)
+assert EXPERIMENTS["swap"] is not before and plugin_hashes() == {"my_experiment.py": digest()} and digest() != first
+
+cell = Path("my_core.py").read_text()
+for _ in range(2):  # as a cell of a notebook that is run again
+    exec(compile(cell, "<cell>", "exec"), globals())
+assert bs.recipe("demo", {"model.core.kind": "gru"}).model.core == GRUConfig()
+assert list(plugin_hashes()) == ["my_experiment.py", "notebook: core gru"] and "gru" not in plugin_flags()
+try:
+    exec(compile(cell.replace("GRU)", "Other)").replace("class GRU(", "class Other("), "<cell>", "exec"), globals())
+except bs.config.UserError as error:
+    assert "there is a core named gru already, in <cell>, line" in str(error)
+else:
+    raise AssertionError("another core has the name")
+"""
+
+
+def test_a_part_that_a_program_imports_is_as_one_of_the_flag(folder: Path) -> None:
+    """Else results of an edited experiment were taken over, and other processes did not know it."""
+    (folder / "my_experiment.py").write_text(page_file("my_experiment.py"))
+    environment = {name: value for name, value in os.environ.items() if name != "BACKSTORY_PLUGINS"}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

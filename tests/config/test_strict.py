@@ -110,7 +110,7 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
         (
             "model: {core: {kind: abacus}}",
             f"model.core.kind must be one of {', '.join(kind.kind for kind in typing.get_args(CoreConfig))}, not 'abacus'; "
-            "a kind of a plugin needs --plugin FILE",
+            "a kind of a plugin needs --plugin FILE, or its import in Python",
         ),
     ],
 )

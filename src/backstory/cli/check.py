@@ -26,7 +26,7 @@ class CheckArguments(JsonOutput):
 
     file: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="FILE", help="A Python file that calls bs.register (docs/extending.md)."),
+        tyro.conf.arg(metavar="FILE", help="A Python file that calls bs.register (docs/extending.md), or a module."),
     ]
 
 
@@ -35,15 +35,15 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(CheckArguments, arguments, "check")
     file = args.file
     announce(f"checking {file}")
-    load_plugin(file, "`backstory check`")
+    source = load_plugin(file, "`backstory check`")
     from backstory.plugins import registered_by
 
-    parts = registered_by(file)
+    parts = registered_by(source.files)
     if not parts:
         raise UserError(f"{file} registers nothing; call bs.register in it (docs/extending.md)")
     failed, outcomes = 0, []
     for part in parts:
-        for sentence, problem in results(part, file.resolve()):
+        for sentence, problem in results(part, source.files):
             failed += problem is not None
             outcomes.append({"kind": part.kind, "name": part.name, "check": sentence, "problem": problem})
             if not args.json:
@@ -58,13 +58,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def results(part: "Registered", file: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield each check's sentence, and what is wrong, with file and line; None where it holds."""
+def results(part: "Registered", files: Sequence[Path]) -> Iterator[tuple[str, str | None]]:
+    """Yield each check's sentence, and what is wrong, with the file, one of these, and line; None where it holds."""
     from backstory.plugins.model_contract import ContractError
     from backstory.plugins.registration import source_line
 
-    line = source_line(part.part)
-    defined = part.where if line is None else f"{file.name}, line {line}"
+    defined = source_line(part.part) or part.origin.where
     for sentence, check in checks(part):
         try:
             check()
@@ -72,7 +71,10 @@ def results(part: "Registered", file: Path) -> Iterator[tuple[str, str | None]]:
         except ContractError as error:
             yield sentence, f"{defined}: {part.kind} {part.name}: {error}"
         except Exception as error:
-            yield sentence, f"{where(error, file)}: {part.kind} {part.name}: {type(error).__name__}: {error}"
+            yield (
+                sentence,
+                f"{where(error, files, files[0].name)}: {part.kind} {part.name}: {type(error).__name__}: {error}",
+            )
             if sentence == "it can be built":
                 return
 

@@ -1,23 +1,26 @@
-"""Plugin files: Python files of a user that register cores, readers, metrics or experiments, loaded before a command runs."""
+"""Plugins: files or modules of a user that register cores, readers, metrics or experiments, loaded before a command runs."""
 
 import builtins
-import hashlib
 import importlib
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from backstory.config.errors import UserError, check_name, pasted, shown
+from backstory.config.plugin_sources import PluginSource, source_of_file, source_of_main, source_of_module
 from backstory.config.small_file import resolved
 
 VARIABLE = "BACKSTORY_PLUGINS"
-"""Environment variable with the plugin files of this process, which the processes that it starts load as well."""
-LOADED: dict[str, str] = {}
-"""SHA-256 (hex) of each loaded file, by its absolute path; figures depend on them, and results record them."""
+"""Environment variable with the plugins of this process, which the processes that it starts load as well."""
+LOADED: dict[str, PluginSource] = {}
+"""Each plugin by its absolute path or the name of its module; figures depend on them, and results record their hashes."""
+_loading = False
+"""True while a plugin is loaded: the parts that it registers are its own."""
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -37,49 +40,119 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
     return rest, files
 
 
-def load_plugins(files: Sequence[Path] = ()) -> None:
-    """Load the files, and those that the environment names. Raises UserError with file and line where one fails."""
-    inherited = [Path(file) for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
-    for file in (*inherited, *files):
-        load_plugin(file)
-    if LOADED:
-        os.environ[VARIABLE] = os.pathsep.join(LOADED)
+def load_plugins(plugins: Sequence[Path] = ()) -> None:
+    """Load plugins, and those that the environment names. Raises UserError with file and line where one fails."""
+    inherited = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    for name in (*inherited, *plugins):
+        load_plugin(name)
+    _hand_on()
 
 
-def load_plugin(file: Path, given_to: str = "--plugin") -> None:
-    """Run a Python file, once, so that it registers its parts. Raises UserError with file and line where it fails.
+def load_plugin(name: Path, given_to: str = "--plugin") -> PluginSource:
+    """Run a Python file, or import a module, once, so that it registers its parts. Return its source.
 
-    `given_to` is the flag or command that was given the file, for the message on one that is no Python file.
+    `given_to` is the flag or command that was given the name, for the message on one that is neither. Raises UserError with
+    file and line where it fails.
     """
-    path = resolved(file)
-    if str(path) in LOADED:
+    is_module = all(part.isidentifier() for part in str(name).split(".")) and name.suffix != ".py"
+    key = str(name if is_module else resolved(name))
+    if key in LOADED:
+        return LOADED[key]
+    with _plugin_loading():
+        if is_module:
+            LOADED[key] = _import_plugin(str(name), given_to)
+            return LOADED[key]
+        path = Path(key)
+        if not path.is_file() or path.suffix != ".py":
+            raise _absent(name, given_to)
+        _import_from(str(path.parent), last=True)
+        LOADED[key] = source_of_file(path)
+        try:
+            _run(path, path.read_bytes(), "plugin")
+        except UserError:
+            del LOADED[key]
+            raise
+    return LOADED[key]
+
+
+def record_part(file: str, module: str, part: str) -> None:
+    """Record the source of a part that a Python program registers, as if `--plugin` had loaded it.
+
+    Results then record its hash, and the processes that this one starts load it, unless the program itself or a notebook has
+    defined it.
+    """
+    if _loading:
         return
-    if not path.is_file() or path.suffix != ".py":
-        raise UserError(f"there is no Python file {shown(str(file))}; give {given_to} a .py file")
-    source = path.read_bytes()
-    LOADED[str(path)] = hashlib.sha256(source).hexdigest()
+    if module == "__main__":
+        LOADED[str(resolved(file)) if os.path.isfile(file) else f"notebook: {part}"] = source_of_main(file)
+    elif "." in module or hasattr(sys.modules.get(module), "__path__"):
+        LOADED[module] = source_of_module(module)
+    elif os.path.isfile(file):
+        LOADED[str(resolved(file))] = source_of_file(Path(file))
+    _hand_on()
+
+
+def _hand_on() -> None:
+    """Name the plugins to the processes that this one starts."""
+    if names := _reloading():
+        os.environ[VARIABLE] = os.pathsep.join(names)
+
+
+def _reloading() -> list[str]:
+    return [name for name, source in LOADED.items() if source.reloads]
+
+
+@contextmanager
+def _plugin_loading() -> Iterator[None]:
+    global _loading
+    before, _loading = _loading, True
     try:
-        _run(path, source, "plugin")
-    except UserError:
-        del LOADED[str(path)]
-        raise
+        yield
+    finally:
+        _loading = before
+
+
+def _absent(name: Path, given_to: str) -> UserError:
+    return UserError(
+        f"there is no Python file {shown(str(name))}; give {given_to} a .py file, or the name of a module that is installed"
+    )
+
+
+def _import_plugin(name: str, given_to: str) -> PluginSource:
+    """Import a module, installed or in this folder. It prints to standard error, as a file does (`_run`)."""
+    _import_from(os.getcwd(), last=True)
+    try:
+        with redirect_stdout(sys.stderr):
+            importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise _absent(Path(name), given_to) from None
+        raise _not_loaded(error, source_of_module(name).files, "plugin", name) from None
+    for loaded, module in list(sys.modules.items()):
+        if f"{loaded}.".startswith(f"{name}."):
+            vars(module).setdefault("print", _print_to_standard_error)
+    return source_of_module(name)
 
 
 def plugin_flags() -> str:
     """Return the flags of the loaded files, for a command that is printed: ` --plugin my_core.py`; empty without any."""
-    return "".join(f" --plugin {path}" for path in _pasted())
+    return "".join(f" --plugin {name}" for name in _pasted())
 
 
 def _pasted() -> list[str]:
-    """Return the paths of the loaded files as they are typed in this folder."""
+    """Return the paths and modules of the loaded plugins as they are typed in this folder."""
     here = Path.cwd()
-    return [pasted(p.relative_to(here) if p.is_relative_to(here) else p) for p in map(Path, LOADED)]
+    return [pasted(p.relative_to(here) if p.is_relative_to(here) else p) for p in map(Path, _reloading())]
 
 
 def plugin_hashes() -> dict[str, str]:
-    """Return the SHA-256 (hex) of each loaded file by its name; of two with one name by their paths."""
+    """Return the SHA-256 (hex) of each plugin by the name of its file or module; of two with one name by their paths."""
     names = [Path(path).name for path in LOADED]
-    return {name if names.count(name) == 1 else path: LOADED[path] for path, name in zip(LOADED, names, strict=True)}
+    return {
+        name if names.count(name) == 1 else path: source.sha256
+        for (path, source), name in zip(LOADED.items(), names, strict=True)
+    }
 
 
 def load_factory(name: str) -> Callable[[], Any]:
@@ -107,10 +180,13 @@ def load_factory(name: str) -> Callable[[], Any]:
     return getattr(module, attribute)
 
 
-def _import_from(folder: str) -> None:
-    """Let modules of a folder be imported, as `python FILE` and `python -m MODULE` do."""
+def _import_from(folder: str, last: bool = False) -> None:
+    """Let modules of a folder be imported, as `python FILE` and `python -m MODULE` do.
+
+    With `last` after all others: a file of a user may have the name of a library that is imported later.
+    """
     if folder not in sys.path:
-        sys.path.insert(0, folder)
+        sys.path.insert(len(sys.path) if last else 0, folder)
 
 
 def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
@@ -126,13 +202,16 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        if isinstance(error, UserError):
-            raise UserError(f"{where(error, path)}: {error}") from None
-        problem = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"{where(error, path)}: the {what} does not load ({problem}); correct it and try again"
-        ) from None
+        raise _not_loaded(error, source_of_file(path).files, what, path.name) from None
     return module
+
+
+def _not_loaded(error: BaseException, files: Sequence[Path], what: str, name: str) -> UserError:
+    """Return the error of a file or module that does not load as one line with the place."""
+    if isinstance(error, UserError):
+        return UserError(f"{where(error, files, name)}: {error}")
+    problem = f"{type(error).__name__}: {error}"
+    return UserError(f"{where(error, files, name)}: the {what} does not load ({problem}); correct it and try again")
 
 
 def _print_to_standard_error(*values: Any, file: Any = None, **options: Any) -> None:
@@ -140,12 +219,11 @@ def _print_to_standard_error(*values: Any, file: Any = None, **options: Any) -> 
 
 
 def of_plugin(error: Exception) -> UserError | None:
-    """Return an error that a loaded file raised, or what it called, as one line with the place; None for one of our own."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    path = next((file for file in reversed(files) if file in LOADED), None)
-    if path is None:
+    """Return an error that a plugin raised, or what it called, as one line with the place; None for one of our own."""
+    files = [file for source in LOADED.values() for file in source.files]
+    if _last_frame(error, files) is None:
         return None
-    return UserError(f"{where(error, Path(path))}: {_told(error)}")
+    return UserError(f"{where(error, files)}: {_told(error)}")
 
 
 def beside_plugins(error: Exception) -> UserError | None:
@@ -164,9 +242,14 @@ def _told(error: Exception) -> str:
         return type(error).__name__
 
 
-def where(error: BaseException, path: Path) -> str:
-    """Return `my_core.py, line 12`: the last line of the file that an error passed through."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f"{path.name}, line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"{path.name}, line {lines[-1]}" if lines else path.name
+def where(error: BaseException, files: Sequence[Path], otherwise: str = "") -> str:
+    """Return `my_core.py, line 12`: the last line of these files that an error passed through, else a name."""
+    if isinstance(error, SyntaxError) and error.filename and resolved(error.filename) in files:
+        return f"{Path(error.filename).name}, line {error.lineno}"
+    frame = _last_frame(error, files)
+    return otherwise if frame is None else f"{Path(frame.filename).name}, line {frame.lineno}"
+
+
+def _last_frame(error: BaseException, files: Sequence[Path]) -> traceback.FrameSummary | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if resolved(frame.filename) in files), None)

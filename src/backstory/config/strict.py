@@ -268,7 +268,7 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
     if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
         hint = ""
         if isinstance(name, str):
-            hint = nearest(name, names) or "; a kind of a plugin needs --plugin FILE"
+            hint = nearest(name, names) or "; a kind of a plugin needs --plugin FILE, or its import in Python"
         raise UnknownKind(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
     return _convert_dataclass(names[name], value, path, source)
 

@@ -10,7 +10,15 @@ from backstory.models.composed import (
 )
 from backstory.models.contract import Capabilities, LanguageModel
 from backstory.models.devices import Precision, choose_device, choose_precision, device_name
-from backstory.models.prediction import Activations, Interpolation, MixtureOfSoftmaxes, Prediction, Softmax, Tempered
+from backstory.models.prediction import (
+    Activations,
+    Interpolation,
+    MixtureOfSoftmaxes,
+    Pointer,
+    Prediction,
+    Softmax,
+    Tempered,
+)
 from backstory.models.state import State, clone, detach, flatten, map_state, to, unflatten
 
 __all__ = [
@@ -20,6 +28,7 @@ __all__ = [
     "Interpolation",
     "LanguageModel",
     "MixtureOfSoftmaxes",
+    "Pointer",
     "Precision",
     "Prediction",
     "Softmax",

@@ -123,7 +123,7 @@ class ProvenanceRecord(Record):
     taken_over: Count | None = left_out()
     """Number of conditions that were taken over from an earlier examination; for examinations only."""
     plugins: Json | None = left_out()
-    """SHA-256 of each file of `--plugin`, by its name. Absent without one, and from older results."""
+    """SHA-256 of each plugin, by the name of its file or module. Absent without one, and from older results."""
     more: Json = other_keys()
 
     @staticmethod
