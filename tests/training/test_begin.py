@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,23 @@ def test_one_that_was_killed_after_its_first_save_still_tells(
     quietly(tiny_config, tmp_path / "straight", init_from=base)
     assert resumed.provenance.init_from["run"] == "base"
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+def test_another_corpus_with_the_same_vocabulary_is_trained_further(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    """The counts of its words are of another text, which was refused."""
+    for name, line in (("one", "ann saw the jam\n"), ("two", "bob ate\n")):
+        tiny_corpus(tmp_path / name, lines=8)
+        (tmp_path / name / "train.txt").write_text(line * 40)
+        text = replace(tiny_config.text, corpus=str(tmp_path / name), tokenizer="bytes")
+        begun = None if name == "one" else tmp_path / "run-one"
+        result = quietly(replace(still(tiny_config), text=text), tmp_path / f"run-{name}", init_from=begun)
+    assert result.provenance.init_from["run"] == "run-one"
+    one, two = load_run(tmp_path / "run-one"), load_run(tmp_path / "run-two")
+    assert one.vocabulary.counts.tolist() != two.vocabulary.counts.tolist()
+    assert one.vocabulary.gives_the_ids_of(two.vocabulary)
+    assert not one.vocabulary.gives_the_ids_of(replace(two.vocabulary, lowercase=True))
 
 
 def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path) -> None:

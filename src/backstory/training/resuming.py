@@ -33,8 +33,11 @@ def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
     part of this one.
     """
     run = load_run(folder)
-    if run.vocabulary.to_json() != trainer.dataset.vocabulary.to_json():
-        raise UserError(f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text")
+    if not run.vocabulary.gives_the_ids_of(trainer.dataset.vocabulary):
+        raise UserError(
+            f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text, or train both with "
+            "--tokenizer bytes or one tokenizer.json, which give every text the same vocabulary"
+        )
     own, loaded = weights(trainer.model), weights(run.model)
     try:
         check_tensors(loaded, {name: own[name] for name in loaded if name in own}, "weights")

@@ -130,6 +130,17 @@ class Vocabulary:
             "start": self.start,
         }
 
+    def gives_the_ids_of(self, other: "Vocabulary") -> bool:
+        """Return True if any text has the same ids in both; the counts, of two corpora, may differ."""
+        tokenizers = [
+            one.settings if isinstance(one, Pieces) else one.name for one in (self.tokenizer, other.tokenizer)
+        ]
+        return (
+            tokenizers[0] == tokenizers[1]
+            and self.words == other.words
+            and (self.lowercase, self.unknown, self.start) == (other.lowercase, other.unknown, other.start)
+        )
+
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Vocabulary":
         """Restore a vocabulary from `to_json`. Raises UserError for anything else."""
