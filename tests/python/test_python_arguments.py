@@ -94,6 +94,16 @@ def test_an_unknown_option_is_named_with_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "unknown", "nearest"), [("evaluate", "tokeniser", "tokenizer"), ("generate", "token", "tokens")]
+)
+def test_an_unknown_option_is_compared_with_the_arguments_too(name: str, unknown: str, nearest: str) -> None:
+    function, usual, _ = FUNCTIONS[name]
+    message = sentence(lambda: function(*usual, **{unknown: 3}))
+    assert f"there is no option '{unknown}' (did you mean '{nearest}'?); there are " in message
+    assert f" {nearest}, " in message and " device, " in message
+
+
+@pytest.mark.parametrize(
     "part", [(), (None,), ("core",), ("core", 3, 4), ("reader", None), ("metric", 3), ("nothing", 1)]
 )
 def test_what_cannot_be_registered(part: tuple[Any, ...]) -> None:

@@ -22,6 +22,7 @@ _FLAG = re.compile(
 )
 """A flag; its value is what follows `=`, or a space if it is a number, a PLACEHOLDER, a setting, or a value of `--accept`."""
 _LISTS = {"accept", "overrides"}
+_NO_OPTION = re.compile(r"there is no option '(?P<name>[^']*)'.*; there are (?P<options>[\w, ]+)")
 
 
 def in_python(
@@ -36,7 +37,8 @@ def in_python(
 
     def decorate(function: F) -> F:
         parameters = inspect.signature(function).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        own = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+        takes_any = len(own) < len(parameters)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +48,8 @@ def in_python(
                 with within():
                     return function(*args, **kwargs)
             except (UserError, NonFiniteError, Stopped) as error:
-                error.args = (with_arguments(str(error), switches, names), *error.args[1:])
+                message = with_arguments(_with_own_arguments(str(error), own), switches, names)
+                error.args = (message, *error.args[1:])
                 raise
 
         return cast(F, wrapper)
@@ -61,6 +64,15 @@ def _unknown(function: str, name: str, value: Any, known: Collection[str]) -> st
     if settings and "overrides" in known:
         return f"{function} has no argument {name!r}; settings go into overrides={{{settings[0]!r}: {shown(value)}}}"
     return f"{function} has no argument {name!r}{nearest(name, known)}; it has {', '.join(known)}"
+
+
+def _with_own_arguments(message: str, own: Collection[str]) -> str:
+    """Return the message for an unknown option with the function's own arguments among the names, and the nearest of all."""
+    unknown = _NO_OPTION.fullmatch(message)
+    if unknown is None:
+        return message
+    known = list(dict.fromkeys([*own, *unknown["options"].split(", ")]))
+    return f"there is no option '{unknown['name']}'{nearest(unknown['name'], known)}; there are {', '.join(known)}"
 
 
 def with_arguments(message: str, switches: Collection[str] = (), names: Mapping[str, str] | None = None) -> str:
