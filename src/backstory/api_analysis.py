@@ -157,7 +157,7 @@ def explain(
 @checked()
 def compare(
     run: Path | str | Run | nn.Module,
-    reader: str | Sequence[str],
+    reader: str | Sequence[str] = "static",
     against: str | Path | Sequence[str | Path] = "static",
     *,
     text: str | Path | BinaryIO | None = None,

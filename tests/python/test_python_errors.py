@@ -82,6 +82,8 @@ def test_an_unknown_argument_is_explained(call, message: str) -> None:
 
 
 def test_models_are_no_readers_and_no_recipes() -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        bs.compare("nowhere", against="other")  # read by `static`
     with pytest.raises(
         UserError, match="hf:b is a model, not a reader; to compare with another model: 'static', against="
     ):
