@@ -23,6 +23,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "Rwkv": {"context_length": 64},
     "xLSTM": {"hidden_size": 128, "num_blocks": 2},
     "RecurrentGemma": {"num_hidden_layers": 3, "intermediate_size": 32, "lru_width": 16, "attention_window_size": 8},
+    "Mixtral": {
+        "intermediate_size": 32, "max_position_embeddings": 64, "num_key_value_heads": 1, "num_local_experts": 4,
+    },
     "Jamba": {
         "num_key_value_heads": 1, "intermediate_size": 32, "mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1,
         "num_experts": 2, "expert_layer_period": 2, "expert_layer_offset": 1, "max_position_embeddings": 64,

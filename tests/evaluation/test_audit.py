@@ -79,6 +79,22 @@ def test_a_cheat_between_rows_is_caught(
         assert not report.checks["causal"], f"seed {seed}"
 
 
+LATER_OR_OTHER_ROWS = [
+    *(c for c, check in CHEATS.items() if check == "causal"),
+    *CHEATS_WITH_ROWS,
+    *HIDDEN_CHEATS_WITH_ROWS,
+]
+
+
+@pytest.mark.parametrize("cheat", LATER_OR_OTHER_ROWS, ids=lambda cheat: cheat.__name__)
+def test_a_cheat_is_caught_where_tokens_share_products(
+    cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream
+) -> None:
+    small_lstm.capabilities = replace(small_lstm.capabilities, shares_products=True)
+    for seed in range(several(1, 3)):
+        assert not audited(cheat(small_lstm), stream(LENGTH), 3, seed).checks["causal"], f"seed {seed}"
+
+
 @pytest.mark.parametrize("cheat", [c for c in HIDDEN_CHEATS if c is not KnowsSeed0], ids=lambda cheat: cheat.__name__)
 def test_a_cheat_that_hides_is_caught(cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream) -> None:
     for seed in range(several(1, 3)):

@@ -278,3 +278,15 @@ def test_finished_logits_are_scored_once_for_the_same_targets() -> None:
             torch.testing.assert_close(prediction.log_prob(targets), expected)
         assert len(rows) == 2
     assert prediction.log_prob(targets).requires_grad and len(rows) == 3
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Llama"])
+def test_rows_of_a_mixture_of_experts_pass_the_audit(kind: str) -> None:
+    # A row's experts receive more or fewer tokens with other rows beside it: the product of one token is another kernel.
+    model = model_of(kind)
+    assert model.capabilities.shares_products == (kind == "Mixtral")
+    ids = np.random.default_rng(0).integers(0, 17, 360).astype(np.uint16)
+    for seed in range(3):
+        audit = Audit(block_count(len(ids), 3, 8), 8, seed)
+        read(StaticReader(model), ids, 0, batch_size=3, block=8, observer=audit)
+        assert audit.report.passed, audit.report.failures

@@ -180,7 +180,7 @@ class HuggingFaceModel(LanguageModel):
             limit = min(length or WHOLE, WHOLE)
         self.capabilities = Capabilities(
             recurrent=recurrent, maximum_length=limit, slides=limit is not None, keeps=(limit or 0) // 2,
-            rereads=way == "whole",
+            rereads=way == "whole", shares_products=has_experts(self.causal),
         )  # fmt: skip
 
     def set_window(self, length: int, stride: int | None) -> None:
@@ -307,6 +307,11 @@ def longest(causal: nn.Module) -> int | None:
     positions = (m for name, m in causal.named_modules() if "position" in name and isinstance(m, nn.Embedding))
     padded = (m.padding_idx + 1 for m in positions if m.padding_idx is not None and m.num_embeddings == length)
     return length - max(padded, default=0)
+
+
+def has_experts(causal: nn.Module) -> bool:
+    """Return True for a mixture of experts: a product has as many rows as there are tokens that an expert receives."""
+    return any("expert" in f"{name}.{type(module).__name__}".lower() for name, module in causal.named_modules())
 
 
 def switch_length(causal: nn.Module) -> int | None:

@@ -38,6 +38,8 @@ class Capabilities:
     """Number of tokens that stay in a full window when it slides."""
     rereads: bool = False
     """Each block rereads the text before it, so few long blocks are cheaper."""
+    shares_products: bool = False
+    """The number of rows in a product depends on the tokens, as for experts, so other tokens change how it is rounded."""
 
 
 class ParamGroup(NamedTuple):
