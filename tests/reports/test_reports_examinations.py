@@ -154,6 +154,18 @@ def test_the_page_says_what_an_added_loss_is_and_over_which_context(folder: Any)
     assert "The unchanged context is all tokens before the target where it is cut.</p>" in page
 
 
+def test_groups_that_do_not_fit_side_by_side_follow_below(folder: Any) -> None:
+    made = [condition("truncate-5", 0.1, 300, method="truncate", context=5)]
+    effective = {"context": 5, "low": 5, "high": 5, "more_context_hurts": False}
+    names = ["NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC"]
+    groups = [group("tag", name, made, effective_context=effective) for name in names]
+    figures = examination("truncate", made, groups=groups, effective_context={**effective, "threshold_percent": 1.0})
+    lines = table(read(folder({"truncate": figures})).results[0])
+    below = lines[lines.index("  by tag, effects in nats:") + 1 :]
+    assert [line.split() for line in below if "NN" in line or "IN" in line] == [names[:5], names[5:]]
+    assert max(map(len, below)) <= 80 and sum("+0.1000" in line for line in below) == 2
+
+
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"

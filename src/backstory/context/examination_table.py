@@ -78,17 +78,34 @@ def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
     return lines
 
 
+WIDEST = 80
+"""Width of a table of groups in characters; of more groups than fit, the others follow below."""
+
+
 def _split(by: str, groups: Sequence[GroupRecord[Any]]) -> list[str]:
     """Return the effects in the groups of a split as lines, a column for each."""
     names = [label(c) for c in groups[0].conditions]
     left = max(len("share of targets"), *map(len, names))
-    widths = [max(9, len(group.group)) for group in groups]
+    parts: list[list[GroupRecord[Any]]] = []
+    for group in groups:
+        if not parts or left + 2 + sum(2 + _width(one) for one in [*parts[-1], group]) > WIDEST:
+            parts.append([])
+        parts[-1].append(group)
+    return [f"  by {by}, effects in nats:", *(line for part in parts for line in _columns(part, names, left))]
+
+
+def _width(group: GroupRecord[Any]) -> int:
+    return max(9, len(group.group))
+
+
+def _columns(groups: Sequence[GroupRecord[Any]], names: Sequence[str], left: int) -> list[str]:
+    """Return the effects in some groups, after the names of the conditions."""
 
     def line(name: str, cells: Sequence[str]) -> str:
-        shown = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        shown = "".join(f"  {cell:>{_width(group)}}" for cell, group in zip(cells, groups, strict=True))
         return f"  {name:>{left}}{shown}".rstrip()
 
-    lines = [f"  by {by}, effects in nats:", line("", [group.group for group in groups])]
+    lines = [line("", [group.group for group in groups])]
     lines.append(line("share of targets", [f"{group.share:.1%}" for group in groups]))
     lines.append(line("perplexity", [bounded(group.baseline.perplexity, ",.2f") for group in groups]))
     for i, name in enumerate(names):
