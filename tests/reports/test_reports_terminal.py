@@ -103,3 +103,10 @@ def test_a_passage_cannot_command_the_terminal() -> None:
     coloured = Passage(made.words, (Numbers("sequential", "x", (1.0, 0.0)),), "t")
     text = shown(coloured)
     assert "\x07" not in text and "\x1b[31m" not in text and "\x1b]" not in text and "[bold]b" in text
+
+
+@pytest.mark.parametrize("width", [60, 50])
+def test_the_scale_of_colours_stays_on_one_line(width: int) -> None:
+    lines = [line.rstrip() for line in bare(shown(passage(), width)).splitlines()]
+    [scale] = [line for line in lines if line.startswith("surprisal  0.00 nats")]
+    assert (scale.endswith("8.00 nats"), "Of <all>." in lines) == (width == 50, width == 50)

@@ -148,7 +148,12 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
     console.print()
     console.print(text)
     console.print()
-    console.print(_legend(layer, look, passage, index))
+    scale, note = _legend(layer, look, passage, index)
+    if len(scale) + 2 + len(note) <= console.width:
+        console.print(scale.append("  ").append_text(note))
+    else:  # no terminal breaks the scale
+        console.print(scale)
+        console.print(note)
     if passage.note:
         console.print(Text(passage.note, "dim"))
     if isinstance(layer, Numbers):
@@ -182,14 +187,15 @@ def _values(layer: Numbers | Weights, index: int | None) -> tuple[int | None, tu
     return index, layer.of(index)
 
 
-def _legend(layer: Numbers | Weights, look: Look, passage: Passage, index: int | None) -> Text:
+def _legend(layer: Numbers | Weights, look: Look, passage: Passage, index: int | None) -> tuple[Text, Text]:
+    """Return the scale of colours, and what it is of."""
     low, high = ends_of(layer)
     legend = Text(f"{layer.name}  {low} ")
     for step in theme.steps(layer):
         legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
     about = f"of '{cell(passage.words[index].text)}' on the words before it. " if index is not None else ""
-    return legend.append(f"  {about}{layer.note}", "dim")
+    return legend, Text(f"{about}{layer.note}", "dim")
 
 
 def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
