@@ -28,7 +28,7 @@ from backstory.config.process import first_here
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.schema import SPLITS
 from backstory.config.small_file import is_pipe
-from backstory.config.terminal import one_line, printable_json
+from backstory.config.terminal import fitted, one_line, printable_json
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class JsonOutput:
         if self.json:
             print_json(value)
         else:
-            print(text if isinstance(text, str) else text())
+            print(fitted(text if isinstance(text, str) else text()))
 
 
 def print_json(value: Any) -> None:

@@ -13,7 +13,7 @@ from backstory.cli.evaluation_text import corpora_table, describe, summary, untu
 from backstory.config import NonFiniteError, UserError
 from backstory.config.options import EvalOptions
 from backstory.config.recipes import CONFIG
-from backstory.config.terminal import one_line, progress_bar
+from backstory.config.terminal import fitted, one_line, progress_bar
 from backstory.storage.run_files import CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
         results.append(result)
         if not args.json:
             named = "" if args.text is None else f"{run}: "
-            print(named + _described(args, result, run), flush=True)
+            print(fitted(named + _described(args, result, run)), flush=True)
     if args.json:
         print_json(results)
     if left_out:

@@ -14,6 +14,7 @@ from backstory.config import ModelConfig, UserError, nearest, pasted, recipes
 from backstory.config.formats import MISSING
 from backstory.config.renamed import refuse_old_listing
 from backstory.config.scores import IN_BITS, bits, bounded, perplexity
+from backstory.config.terminal import fitted
 
 if TYPE_CHECKING:
     from backstory.results.run_listing import RunSummary
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         entries = KINDS[kind]()
         width = max(map(len, entries))
         for name, description in entries.items():
-            print(f"  {name:<{width}}  {description}")
+            print(fitted(f"  {name:<{width}}  {description}"))
     return 0
 
 

@@ -12,6 +12,7 @@ from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.config import pasted
 from backstory.config.formats import duration
 from backstory.config.strict import between
+from backstory.config.terminal import fitted
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             runs = [{"run": j.run.name, "state": j.state, "minutes_left": j.minutes_left} for j in selected]
             print_json({"budget": budget, "runs": runs})
             return 0
-        print(*planned.known_lines, budget, *planned.undecided(), sep="\n")
+        print(fitted("\n".join([*planned.known_lines, budget, *planned.undecided()])))
         width = max(len(job.run.name) for job in selected)
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {duration(60 * job.minutes_left):>14}")

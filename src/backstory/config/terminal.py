@@ -3,7 +3,9 @@
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -180,6 +182,26 @@ def say(console: Console, line: str) -> None:
     console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+def fitted(text: str) -> str:
+    """Return text for standard output; on a terminal, lines that are too long are broken between words, in `hanging` form."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in hanging(line, width))
+
+
+def hanging(line: str, width: int) -> list[str]:
+    """Break a line between words, and put what follows under its text, behind the label; a command in backticks stays whole."""
+    if len(line) <= width:
+        return [line]
+    label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
+    indent = label.end() if label and label.end() <= width // 2 else len(line) - len(line.lstrip())
+    joined = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), line)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * indent, expand_tabs=False, replace_whitespace=False,
+                                   break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return [part.replace("\0", " ") for part in wrapper.wrap(joined)]
+
+
 class LiveDisplay:
     """A display that is updated in place on a terminal. Elsewhere `_live` is None, and it prints lines."""
 
@@ -275,7 +297,8 @@ def preparing(name: str, size: int, verb: str = "preparing") -> Iterator[Progres
     description = f"{verb} {name} ({shown_size(size)})"
     if display.bars is None and size >= ANNOUNCED:
         say(display.console, description)
-    with progress_bar(description, "MB", 1_000_000) as progress:
+    unit = ("MB", 1_000_000) if size >= 10_000_000 else ("kB", 1_000)  # of a small text no part would be a MB
+    with progress_bar(description, *unit) as progress:
         yield progress
 
 
