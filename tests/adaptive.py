@@ -3,7 +3,6 @@
 python adaptive.py VERB ...
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -147,7 +146,7 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    from backstory.cli.main import main
+    from backstory.cli.main import program
 
     register()
-    sys.exit(main())
+    program()
