@@ -290,3 +290,13 @@ def test_rows_of_a_mixture_of_experts_pass_the_audit(kind: str) -> None:
         audit = Audit(block_count(len(ids), 3, 8), 8, seed)
         read(StaticReader(model), ids, 0, batch_size=3, block=8, observer=audit)
         assert audit.report.passed, audit.report.failures
+
+
+def test_a_decoder_that_names_its_longest_target_slides_a_window() -> None:
+    sizes = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    model = foreign.wrapped("Whisper", TYPES, decoder_start_token_id=0, max_target_positions=12, **sizes)
+    assert model.capabilities.maximum_length == 12
+    tokens = text(1, 30)
+    reference = foreign.causal("Whisper", TYPES, decoder_start_token_id=0, max_target_positions=12, **sizes)
+    # Windows of 12 move on by 6: the last 12 tokens are one.
+    torch.testing.assert_close(ours(model, tokens, [30])[:, -6:], own(reference, tokens[:, 18:])[:, -6:])

@@ -24,7 +24,7 @@ WHOLE = 1024
 """Maximum context of a model without a usable cache, unless its settings say less, because every block rereads it."""
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 """Names of the cache in models."""
-LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length", "max_target_positions")
 """Names of the longest text in settings."""
 
 Way = Literal["blocks", "steps", "whole"]
