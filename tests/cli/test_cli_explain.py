@@ -152,8 +152,8 @@ def test_a_pipe_is_read_once(command: Command, run_copy: Path) -> None:
         done = command("explain", "surprisal", "run", "--text", "pipe", "--against", "static", "--json")
         writing.wait(60)
     assert done.code == 0
-    Path("same").write_text("ann saw bob\n")
-    evaluated = json.loads(command("evaluate", "run", "same", "--json").out)["provenance"]["corpus"]
+    Path("same.txt").write_text("ann saw bob\n")
+    evaluated = json.loads(command("evaluate", "run", "same.txt", "--json").out)["provenance"]["corpus"]
     assert json.loads(done.out)["provenance"]["corpus"]["fingerprint"] == evaluated["fingerprint"]
 
 
