@@ -37,7 +37,7 @@ BELOW["api_analysis"] = set(BELOW)
 BELOW["api"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = {"api", "api_analysis", "config", "plugins"}
+BELOW["__init__"] = {"api", "api_analysis", "config", "plugins", "results"}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

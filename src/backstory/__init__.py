@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
     from backstory.plugins import register
+    from backstory.results.seed_gain import seed_gain
 
 _HOMES = {
     "RunConfig": "backstory.config",
     "recipe": "backstory.config.recipes",
     "register": "backstory.plugins",
+    "seed_gain": "backstory.results.seed_gain",
     **dict.fromkeys(("compare", "examine", "explain", "report"), "backstory.api_analysis"),
 }
 """The module of each name that is not in `backstory.api`."""
@@ -44,6 +46,7 @@ __all__ = [
     "referee",
     "register",
     "report",
+    "seed_gain",
     "train",
     "verify",
 ]

@@ -209,11 +209,11 @@ def report(
     overwrite: bool = False,
     figures: Path | str | None = None,
 ) -> None:
-    """Write one self-contained page of the results in run folders.
+    """Write one self-contained page of the results in run folders, or their tables.
 
     Args:
         runs: The folder of a run, a folder that holds several, or a list of these.
-        out: The page. One of ours that is there is replaced.
+        out: The page (`.html`), or a file in `.md`, `.tex` or `.csv`. One of ours that is there is replaced.
         overwrite: Replace any other file too.
         figures: A folder for every figure, as PDF, SVG and PNG.
 

@@ -14,7 +14,7 @@ from backstory.config import UserError
 
 NAMES = [
     *("RunConfig", "audit", "compare", "compress", "decompress", "evaluate", "examine", "explain", "generate", "load"),
-    *("recipe", "referee", "register", "report", "train", "verify"),
+    *("recipe", "referee", "register", "report", "seed_gain", "train", "verify"),
 ]
 
 

@@ -195,6 +195,25 @@ def test_readers_are_compared_by_the_gain_of_their_scores(tiny_run: Path, tmp_pa
     assert result.to_frame()["name"].tolist() == ["cache", "static"]
 
 
+def test_the_gain_over_seeds_has_the_interval_of_students_t() -> None:
+    ours, base = {1: 76.8, 2: 77.0, 3: 76.5}, {1: 78.1, 2: 77.9, 3: 77.6}
+    paired, other_seeds = bs.seed_gain(ours, base), bs.seed_gain(ours, {4: 78.1, 5: 77.9, 6: 77.1})
+    assert paired.paired and not other_seeds.paired
+    margin = 4.302653 * math.sqrt(
+        0.04 / 3
+    )  # 97.5% of Student's t lies below 4.302653; the differences are 1.3, 0.9, 1.1
+    assert (paired.value, paired.low, paired.high) == pytest.approx((1.1, 1.1 - margin, 1.1 + margin), abs=1e-5)
+    a, b = 0.19 / 9, 0.84 / 9  # the squared errors of the means
+    assert other_seeds.freedom == pytest.approx((a + b) ** 2 / (a * a / 2 + b * b / 2))
+    assert (other_seeds.low + other_seeds.high) / 2 == pytest.approx(other_seeds.value) == pytest.approx(2.8 / 3)
+    for message, scores in {
+        "better has 1 seed;": {1: 76.8},
+        "better has a score that is not": {1: 76.8, 2: math.nan},
+    }.items():
+        with pytest.raises(UserError, match=message):
+            bs.seed_gain(scores, base)
+
+
 def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
     for kind in (str, Path):
         out = kind(tmp_path / kind.__name__)

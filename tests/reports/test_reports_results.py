@@ -104,7 +104,12 @@ def test_damaged_results(tmp_path: Path, content: bytes, message: str) -> None:
         ("evaluate-test", ("audit", "passed"), "yes", "figures.audit.passed must be true or false"),
         ("examine-truncate-valid", ("experiment",), None, "figures.experiment must be text"),
         ("examine-truncate-valid", ("effective_context",), 150, "figures.effective_context must be an object"),
-        ("examine-truncate-valid", ("conditions", 0, "effect"), None, r"figures.conditions\[0\].effect must be a number"),
+        (
+            "examine-truncate-valid",
+            ("conditions", 0, "effect"),
+            None,
+            r"figures.conditions\[0\].effect must be a number",
+        ),
     ],
 )
 def test_a_figure_that_is_wrong_is_named(

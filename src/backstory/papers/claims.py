@@ -11,7 +11,7 @@ from backstory.config.options import ReadingOptions
 from backstory.papers.paper import published_value
 from backstory.papers.suite import Claim, ClaimSide, Suite
 from backstory.results.reproduction_record import ClaimRecord, SideRecord
-from backstory.results.seed_gain import seed_gain
+from backstory.results.seed_gain import gain_over_seeds
 from backstory.results.suite_run_record import ReadingRecord, RunRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
@@ -127,7 +127,7 @@ def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
     """
     if not better or not than:
         return Judgement(MISSING)
-    gain = seed_gain(better, than)
+    gain = gain_over_seeds(better, than)
     if gain is None:
         return Judgement(ONE_SEED, statistics.fmean(than.values()) - statistics.fmean(better.values()))
     verdict = YES if gain.low > 0 else OPPOSITE if gain.high < 0 else UNDECIDED

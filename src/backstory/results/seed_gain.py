@@ -5,9 +5,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
+
+from backstory.config import UserError, plural
+from backstory.config.arguments import checked
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,38 @@ class SeedGain:
     """Degrees of freedom."""
 
 
-def seed_gain(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGain | None:
+@checked()
+def seed_gain(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGain:
+    """Compare two sets of training runs by their scores: the gain of the mean, with its 95% interval over the seeds.
+
+    With the same seeds on both sides the interval is that of the differences seed by seed (Student's t); otherwise it is
+    Welch's. Lower scores are better, such as perplexities.
+
+    Args:
+        better: The score of each run of one set, by its seed.
+        than: Those of the other set.
+
+    Returns:
+        The gain: `.value`, above zero where `better` has the lower mean, `.low`, `.high`, and whether seeds were `.paired`.
+
+    Raises UserError for a set of fewer than two seeds, and for a score that is not finite.
+
+    Example:
+        >>> gain = bs.seed_gain({1: 76.8, 2: 77.0, 3: 76.5}, {1: 78.1, 2: 77.9, 3: 77.6})
+        >>> print(f"{gain.value:.1f} ({gain.low:.1f} to {gain.high:.1f})")
+        1.1 (0.6 to 1.6)
+    """
+    for name, scores in (("better", better), ("than", than)):
+        if len(scores) < 2:
+            raise UserError(f"{name} has {len(scores)} {plural('seed', len(scores))}; an interval takes two at least")
+        if not all(isinstance(score, Real) and math.isfinite(score) for score in scores.values()):
+            raise UserError(f"{name} has a score that is not a finite number")
+    gain = gain_over_seeds(better, than)
+    assert gain is not None
+    return gain
+
+
+def gain_over_seeds(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGain | None:
     """Return the gain of `better` over `than`, given their scores by seed; None if a side has one seed."""
     if min(len(better), len(than)) < 2:
         return None

@@ -21,7 +21,7 @@ from backstory.reports.phrases import audit_word, text_and_unit
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults
 from backstory.results.published_values import Published
-from backstory.results.seed_gain import SeedGain, seed_gain
+from backstory.results.seed_gain import SeedGain, gain_over_seeds
 
 NOTE = (
     "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "
@@ -187,7 +187,7 @@ def seeds_table(group: Sequence[Contender]) -> Table:
 
 
 def _gain(better: Sequence[Contender], than: Sequence[Contender]) -> SeedGain | None:
-    return seed_gain(*({_seed(r): _score_of(r) for r in side} for side in (better, than)))
+    return gain_over_seeds(*({_seed(r): _score_of(r) for r in side} for side in (better, than)))
 
 
 def _difference(better: Sequence[Contender], than: Sequence[Contender]) -> tuple[str, str] | None:
