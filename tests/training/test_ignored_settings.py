@@ -56,6 +56,7 @@ from backstory.data import Dataset, check_synthetic, prepare
 from backstory.models import build_model, choose_precision
 from backstory.runs.run import weights
 from backstory.runs.run_folder import RunFolder
+from backstory.training import clock as training_clock
 from backstory.training import loop
 from backstory.training.loop import Trainer
 from backstory.training.word_vectors import initialise_from_counts
@@ -242,7 +243,8 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
         initialise_from_counts(model.embedding, data.splits["train"].ids, config.seed)
     with pytest.MonkeyPatch.context() as patched:
         clock = SimpleNamespace(perf_counter=lambda: next(ticks), monotonic=lambda: next(ticks))
-        patched.setattr(loop, "time", clock)
+        for module in (loop, training_clock):
+            patched.setattr(module, "time", clock)
         precision = choose_precision(config.training.precision, CPU)
         trainer = Rehearsal(config, data, RunFolder(corpus), model, CPU, precision)
         best = lambda *_: SimpleNamespace(tensors={"weights": trainer.best})  # noqa: E731

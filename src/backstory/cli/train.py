@@ -78,14 +78,19 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     args.config.training.check()
-    warn_ignored(args.config, typed_settings(arguments))
+    typed = typed_settings(arguments)
+    warn_ignored(args.config, typed)
     out = args.out or recipes.default_folder(Path(recipe))
     if first_here():  # which makes the folder, while others may still be starting
         check_utf8(out)
         check_folder(out, args.config, mode, frozenset(args.accept))
     with _early_interruption(out):
-        _check_corpus(args, mode)
+        is_typed = not typed.keys().isdisjoint(("corpus", "text.corpus"))
+        if is_typed:  # for the corpus of a recipe, the first line does not wait for numpy
+            _check_corpus(args, mode)
         announce(f"training {recipe} in {out}")
+        if not is_typed:
+            _check_corpus(args, mode)
         run_training(
             args.config,
             out,
