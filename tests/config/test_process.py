@@ -133,7 +133,7 @@ def test_a_program_that_raises_ends_as_python_does() -> None:
 def test_loading_a_program_s_modules_starts_no_garbage_collection() -> None:
     program = PROGRAM.replace("import atexit", "import gc, atexit").replace(
         'print("main")',
-        "kept = [[] for _ in range(40_000)]; print(sum(s['collections'] for s in gc.get_stats()) - before)",
+        "lists = [[] for _ in range(40_000)]; print(sum(s['collections'] for s in gc.get_stats()) - before)",
     )
     program = program.replace("def main():", "def main():\n    before = sum(s['collections'] for s in gc.get_stats())")
     assert ended(program=program) == (3, "0\nthread\natexit\n", "")

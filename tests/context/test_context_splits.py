@@ -213,8 +213,8 @@ def test_the_figures_of_a_group_are_those_of_its_targets_alone() -> None:
 def test_a_single_target_has_no_interval(models: int) -> None:
     """Resamples of one target are all alike: an interval of no width would be the surest answer of all."""
     made = [replace(losses(count=51), nats=losses(count=51).nats - shift) for shift in (0.0, 2.0, 4.0)[:models]]
-    found = figures(made, ["position"])
-    many, one = found.groups
+    split = figures(made, ["position"])
+    many, one = split.groups
     assert (many.targets, one.targets) == (50, 1)
     assert all(c.low < c.effect < c.high and c.interval == (c.low, c.high) for c in many.conditions)
     assert [(c.low, c.high, c.interval) for c in one.conditions] == [(None, None, None)] * 2

@@ -65,10 +65,10 @@ def test_the_time_for_which_a_training_is_suspended_is_not_trained_time(recipe: 
     time.sleep(0.5 * seconds)
     done = json.loads(log.read_text().splitlines()[-1])
     running.send_signal(signal.SIGCONT)
-    printed, told = running.communicate(timeout=120)
-    assert running.returncode == 0, told
-    planned = re.search(r"([\d,]+) steps fit into", printed + told)
-    assert planned is not None, printed + told
+    printed, errors = running.communicate(timeout=120)
+    assert running.returncode == 0, errors
+    planned = re.search(r"([\d,]+) steps fit into", printed + errors)
+    assert planned is not None, printed + errors
     # With half of the time gone, no more would be planned than twice the steps before it; a quarter has a quarter of them.
     assert int(planned[1].replace(",", "")) > 2.5 * done["step"]
     epochs = [json.loads(line) for line in log.read_text().splitlines()]

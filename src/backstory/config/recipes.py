@@ -157,7 +157,7 @@ def check_run_exists(folder: Path, trained_here: bool = False) -> None:
     if folder.is_file():
         if (folder.parent / CONFIG).is_file():
             beside = f", {folder.parent}"
-        elif (folder.parent / "config.json").is_file():
+        elif holds_model_elsewhere(folder.parent):
             beside = f", or a model of Hugging Face, hf:{folder.parent}"
         else:
             beside = ", and a text after it"

@@ -54,15 +54,15 @@ def seed_gain(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGai
             raise UserError(f"{name} has {len(scores)} {plural('seed', len(scores))}; an interval takes two at least")
         if not all(isinstance(score, Real) and math.isfinite(score) for score in scores.values()):
             raise UserError(f"{name} has a score that is not a finite number")
-    gain = gain_over_seeds(better, than)
-    assert gain is not None
-    return gain
+    return _gain(better, than)
 
 
 def gain_over_seeds(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGain | None:
     """Return the gain of `better` over `than`, given their scores by seed; None if a side has one seed."""
-    if min(len(better), len(than)) < 2:
-        return None
+    return None if min(len(better), len(than)) < 2 else _gain(better, than)
+
+
+def _gain(better: Mapping[Any, float], than: Mapping[Any, float]) -> SeedGain:
     value = statistics.fmean(than.values()) - statistics.fmean(better.values())
     if paired := better.keys() == than.keys():
         variance = statistics.variance(than[seed] - better[seed] for seed in better) / len(better)
