@@ -29,7 +29,6 @@ from backstory.data.tags import check_tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
 from backstory.evaluation.opening import open_evaluation
 from backstory.models import LanguageModel
-from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, parse_stack, stack_name
 from backstory.results.common import UnknownTokens
@@ -62,7 +61,6 @@ def examine_run(
     weights move, and unless `options.allow_unknown` for a text that is mostly outside the vocabulary.
     """
     options = _checked(options or ExamineOptions())
-    keep_freed_memory()
     if options.experiment == "cache":
         options = replace(options, reader=_with_cache(options.reader))
     stack = parse_stack(options.reader or "static")
