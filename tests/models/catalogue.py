@@ -149,6 +149,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm, untied and wider than the embedding": lambda: lstm(SoftmaxConfig(tied=False), output=7),
     "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
     "lstm, one layer": lambda: lstm(layers=1),
+    "lstm, masks of tokens": lambda: lstm(SoftmaxConfig(tied=False), masks="token"),
     "lstm, state dropout, one bias": lambda: lstm(state_dropout=0.2, biases=1),
     "mogrifier": mogrifier,
     "mogrifier, mixture": lambda: mogrifier(MIXTURE),

@@ -112,23 +112,23 @@ def awd_lstm(
     """The probabilities (B, T, V) of an AWD-LSTM in training, with the dropout masks in the order in which they apply.
 
     That is: words (V, 1), input, then for each layer its recurrent weights, its state if those are dropped and, but after the
-    last, the locked mask between layers, then the output, and the latent vectors of a mixture.
+    last, the mask between layers, then the output, and the latent vectors of a mixture. Those of layers are (B, 1 or T, units).
     """
     words, first, *rest = masks
     actual = []
     for row, sentence in enumerate(tokens):
         left = list(rest)
-        xs = torch.stack([weights["embedding.weight"][word] * words[word] for word in sentence]) * first[row, 0]
+        xs = torch.stack([weights["embedding.weight"][word] * words[word] for word in sentence]) * first[row]
         for number in range(layers):
             if number:
-                xs = xs * left.pop(0)[row, 0]
+                xs = xs * left.pop(0)[row]
             name = f"core.layers.{number}."
             recurrent = weights[name + "weight_hh"] * left.pop(0)
             h, c = start[number][0][row], start[number][1][row]
             biases = weights[name + "bias_ih"], weights.get(name + "bias_hh")
             mask = left.pop(0)[row] if of_states else None
             xs, _, _ = lstm_layer(xs, h, c, weights[name + "weight_ih"], recurrent, *biases, mask)
-        xs = xs * left.pop(0)[row, 0]
+        xs = xs * left.pop(0)[row]
         if left:
             actual.append(torch.stack([mixture_probabilities(x, weights, left[0][row, 0]) for x in xs]))
         else:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backstory.models.dropout import gaussian_noise, keep_mask, locked_dropout, weight_drop, word_dropout
+from backstory.models.dropout import gaussian_noise, keep_mask, locked_dropout, token_dropout, weight_drop, word_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -52,6 +52,16 @@ def test_locked_dropout_is_constant_over_time_and_differs_by_row() -> None:
     torch.testing.assert_close(ratio[:, 0][~dropped], torch.full((int((~dropped).sum()),), 1 / 0.6))
 
 
+def test_token_dropout_differs_over_time_and_by_row() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4, 9, 50) + 1
+    ratio = token_dropout(x, 0.4, True) / x
+    dropped = (ratio == 0).flatten(0, 1)
+    assert len({tuple(row) for row in dropped.tolist()}) == len(dropped)
+    torch.testing.assert_close(ratio[ratio != 0], torch.full((int((~dropped).sum()),), 1 / 0.6))
+    assert 0.35 < dropped.float().mean() < 0.45
+
+
 def test_word_dropout_is_masking_rows_of_the_embedding() -> None:
     table, tokens = torch.randn(9, 5), torch.randint(9, (3, 20))
     torch.manual_seed(0)
@@ -91,6 +101,7 @@ def test_nothing_is_dropped_in_evaluation_or_at_probability_zero() -> None:
     x, tokens = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     for probability, training in ((0.5, False), (0.0, True)):
         assert locked_dropout(x, probability, training) is x
+        assert token_dropout(x, probability, training) is x
         assert word_dropout(x, tokens, 9, probability, training) is x
         assert weight_drop(x, probability, training) is x
         assert gaussian_noise(x, probability, training) is x

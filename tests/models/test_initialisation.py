@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.config import LSTMConfig, ModelConfig, MogrifierConfig, SoftmaxConfig
+from backstory.models import build_model
 from backstory.models.cores import LSTM, Mogrifier
 from backstory.models.cores.initialisation import orthogonal
 
@@ -62,3 +63,12 @@ def test_orthogonal_matrices_have_no_preferred_sign() -> None:
     torch.manual_seed(0)
     first = torch.stack([orthogonal(4, 2)[0, 0] for _ in range(300)])
     assert 0.4 < (first > 0).float().mean() < 0.6
+
+
+def test_one_range_initialises_all_weights_and_biases() -> None:
+    torch.manual_seed(1)
+    core = LSTMConfig(layers=2, hidden=UNITS)
+    model = build_model(ModelConfig(core=core, head=SoftmaxConfig(tied=False), initial=0.05), 300)
+    for name, weights in model.named_parameters():
+        assert 0.04 < weights.abs().max() <= 0.05, name
+        assert abs(weights.mean()) < 0.05 * 3 / (3 * weights.numel()) ** 0.5, name

@@ -69,6 +69,9 @@ def encoder(layers: int, units: int, inner: int, inputs: int, types: int) -> int
     ("config", "types", "count"),
     [
         pytest.param(AWD_LSTM, 10_000, 24_221_600, id="AWD-LSTM, PTB"),
+        pytest.param(recipes.load("ptb-lstm-200").model, 10_000, 4_653_200, id="LSTM without dropout, printed as 5 M"),
+        pytest.param(recipes.load("ptb-lstm-650").model, 10_000, 19_780_400, id="medium LSTM, printed as 20 M"),
+        pytest.param(recipes.load("ptb-lstm-1500").model, 10_000, 66_034_000, id="large LSTM, printed as 66 M"),
         pytest.param(MOS_PTB, 10_000, 21_500_620, id="MoS, PTB"),
         pytest.param(MOS_WIKITEXT, 33_278, 34_909_528, id="MoS, WikiText-2"),
         # Two matrices and a vector of attention, and two rows of the policy, of the size of the states.

@@ -27,6 +27,9 @@ class LSTMConfig:
     """Locked dropout between layers."""
     output_dropout: float = probability(0.4)
     """Locked dropout on the last layer's output."""
+    masks: Literal["segment", "token"] = "segment"
+    """Masks of these three dropouts: one for each segment (locked dropout), or one for each token, as in Zaremba et al.
+    (2014)."""
     weight_drop: float = probability(0.5)
     """Dropout on the recurrent weights, one mask per segment."""
     state_dropout: float = probability(0.0)
@@ -43,7 +46,10 @@ class LSTMConfig:
 
     def ignored_settings(self, output: int | None) -> dict[str, str]:
         """Return the settings that have no effect, and why; `output` is the size of the last layer, None if it is `hidden`."""
-        return _of_one_layer(self.layers, output)
+        between_layers = self.layer_dropout if self.layers > 1 else 0
+        if self.input_dropout or between_layers or self.output_dropout:
+            return _of_one_layer(self.layers, output)
+        return _of_one_layer(self.layers, output) | {"masks": "without dropout; raise model.core.input_dropout"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 from backstory.config.model_parts import AuxiliarySoftmaxConfig, SpanBufferConfig
-from backstory.config.schema import RunConfig, TrainingConfig
+from backstory.config.schema import ModelConfig, RunConfig, TrainingConfig
 
 OFF = (None, 0, "none", ())
 """Values that turn something off: where it has no effect, it is off as requested."""
@@ -36,6 +36,8 @@ def ignored_settings(config: RunConfig) -> dict[str, str]:
             f"with text.tokenizer {config.text.tokenizer}, which has a vocabulary of its own; choose words or regex"
         )
         ignored["text.minimum_count"] = reason
+    if model.initial is not None:
+        ignored |= _of_initial_weights(model)
     if not model.head.sampled:
         ignored["model.head.frequent"] = "without a sampled softmax; set model.head.sampled"
     if not training.finetune_epochs:
@@ -57,6 +59,15 @@ def dotted_names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]
             yield from dotted_names(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
+
+
+def _of_initial_weights(model: ModelConfig) -> dict[str, str]:
+    names = ["model.core.initialisation"] if hasattr(model.core, "initialisation") else []
+    if model.embedding.initialisation == "random":  # vectors from counts have the deviation of U(-initial, initial)
+        names.append("model.embedding.initial")
+    if getattr(model.buffer, "attention", None) == "bilinear":
+        names.append("model.buffer.theta")
+    return dict.fromkeys(names, "with model.initial, which initialises all weights; set that to none")
 
 
 def _of_training(settings: TrainingConfig) -> dict[str, str]:

@@ -108,6 +108,8 @@ class ModelConfig:
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | AuxiliarySoftmaxConfig = field(default_factory=NoBufferConfig)
+    initial: float | None = between(None, 0.0, 1e30, above=True)
+    """a: all weights and biases are initialised with U(-a, a); none: each part as its own settings say."""
 
     @property
     def tied(self) -> bool:

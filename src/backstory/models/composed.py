@@ -122,7 +122,11 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     dual = _build_dual(config, core.output_size)
     size = core.output_size if dual is None else len(dual.bias)
     head = HEADS[type(config.head)](config.head, embedding.weight, size)
-    return ComposedModel(embedding, core, head, _build_gated(config, size), dual)
+    model = ComposedModel(embedding, core, head, _build_gated(config, size), dual)
+    if config.initial is not None:
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -config.initial, config.initial)
+    return model
 
 
 def check_overrides(config: ModelConfig, changes: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The dropouts of AWD-LSTM (Merity et al. 2018): locked, of whole words, and of recurrent weights; and Gaussian noise."""
+"""Dropout with a mask per token, the dropouts of AWD-LSTM (Merity et al. 2018: locked, of words, of weights), and noise."""
 
 import torch
 from torch import Tensor
@@ -25,6 +25,13 @@ def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     if not training or probability == 0:
         return x
     return x * keep_mask((x.shape[0], 1, *x.shape[2:]), probability, x)
+
+
+def token_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """Drop units of x (batch, time, ...), independently at every time step."""
+    if not training or probability == 0:
+        return x
+    return x * keep_mask(tuple(x.shape), probability, x)
 
 
 def recurrent_mask(shape: tuple[int, ...], probability: float, like: Tensor, training: bool) -> Tensor | None:

@@ -1,9 +1,10 @@
 """Stacks of recurrent layers: the LSTM core of AWD-LSTM and the Mogrifier LSTM.
 
-AWD-LSTM (Merity et al. 2018) has weight drop on the recurrent weights, and locked dropout between the layers. In the Mogrifier
-(Melis, Kocisky and Blunsom 2020), input and state gate each other in rounds before every cell: e^i = 2 sigmoid(Q^i h^{i-1} +
-b^i) e^{i-2} in odd rounds, h^i = 2 sigmoid(R^i e^{i-1} + b^i) h^{i-2} in even ones, from e^{-1} = e_t and h^0 = h_{t-1}. The
-results of the last two rounds enter the cell of an LSTM.
+AWD-LSTM (Merity et al. 2018) has weight drop on the recurrent weights, and locked dropout between the layers. The regularized
+LSTM of Zaremba et al. (2014) has only dropout between the layers, drawn for each token. In the Mogrifier (Melis, Kocisky and
+Blunsom 2020), input and state gate each other in rounds before every cell: e^i = 2 sigmoid(Q^i h^{i-1} + b^i) e^{i-2} in odd
+rounds, h^i = 2 sigmoid(R^i e^{i-1} + b^i) h^{i-2} in even ones, from e^{-1} = e_t and h^0 = h_{t-1}. The results of the last
+two rounds enter the cell of an LSTM.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from backstory.config.cores import Initialisation
 from backstory.models.contract import Core, CoreOutput, ParamGroup
 from backstory.models.cores.initialisation import gate_weights, glorot, uniform
 from backstory.models.devices import compute_dtype
-from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
+from backstory.models.dropout import locked_dropout, recurrent_mask, token_dropout, weight_drop
 from backstory.models.kernels.recurrence import Round, lstm_segment, mogrifier_segment
 
 
@@ -36,7 +37,9 @@ class RecurrentLayer(nn.Module):
 
 
 class RecurrentStack(Core):
-    """Recurrent layers on each other, with locked dropout before the first, between them and after the last."""
+    """Recurrent layers on each other, with dropout before the first, between them and after the last."""
+
+    drops_tokens = False
 
     def __init__(self, config: LSTMConfig | MogrifierConfig, layers: Sequence[RecurrentLayer]) -> None:
         super().__init__()
@@ -54,15 +57,16 @@ class RecurrentStack(Core):
 
     def forward(self, embedded: Tensor, state: LSTMState, tokens: Tensor | None = None) -> CoreOutput:
         config, outputs, hidden, cell = self.config, [], [], []
-        x = locked_dropout(embedded, config.input_dropout, self.training)
+        dropout = token_dropout if self.drops_tokens else locked_dropout
+        x = dropout(embedded, config.input_dropout, self.training)
         for layer, h, c in zip(self.layers, state.hidden, state.cell, strict=True):
             if outputs:
-                x = locked_dropout(x, config.layer_dropout, self.training)
+                x = dropout(x, config.layer_dropout, self.training)
             x, h, c = layer(x, h, c)
             outputs.append(x)
             hidden.append(h)
             cell.append(c)
-        dropped = locked_dropout(x, config.output_dropout, self.training)
+        dropped = dropout(x, config.output_dropout, self.training)
         return CoreOutput(tuple(outputs), dropped, LSTMState(tuple(hidden), tuple(cell)))
 
 
@@ -96,6 +100,7 @@ class LSTM(RecurrentStack):
     def __init__(self, config: LSTMConfig, inputs: int, output: int | None = None) -> None:
         sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]
         super().__init__(config, [LSTMLayer(a, b, config) for a, b in pairwise(sizes)])
+        self.drops_tokens = config.masks == "token"
 
 
 class RoundWeights(nn.Module):
