@@ -36,6 +36,7 @@ HOURS = {
     "dynamical": 11,
     "wikitext-2": 50,
     "localized-ntm-middle": 43,
+    "regularized-lstm": 31,
 }
 """Core-hours of small scales that take more than six."""
 
