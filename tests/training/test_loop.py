@@ -177,6 +177,32 @@ def test_the_best_weights_are_those_that_were_validated(
     assert not all(torch.equal(saved[n], last.tensors["weights"][n]) for n in saved)
 
 
+@pytest.mark.parametrize(("keep", "epoch"), [("last", 4), ("best", 2)])
+def test_the_last_weights_are_kept_if_that_is_set(
+    keep: str,
+    epoch: int,
+    tiny_config: RunConfig,
+    quietly: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """What is the best so far decides on the decay all the same."""
+    values = [5.0, 4.0, 4.5, 4.3]
+    monkeypatch.setattr(Trainer, "read_validation", lambda self: (values[self.progress.epoch - 1], {}))
+    changes = {"schedule": "plateau", "decay_factor": 0.5, "averaging": "none", "segment_deviation": 0.0}
+    config = with_training(tiny_config, epochs=4, short_probability=0.0, keep=keep, **changes)
+    result = quietly(config, tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    assert [e["best"] for e in epochs] == [True, True, False, False]
+    assert [e["learning_rate"] for e in epochs] == [2.0, 2.0, 2.0, 1.0]
+    assert (result.figures.best_epoch, result.figures.valid_nats) == (epoch, values[epoch - 1])
+    assert [p.name for p in checkpoints(tmp_path / "run", "best")] == [f"best-{epoch}"]
+    if keep == "last":
+        last = read_checkpoint(checkpoints(tmp_path / "run", "last")[0]).tensors["weights"]
+        saved = read_checkpoint(checkpoints(tmp_path / "run", "best")[0]).tensors["weights"]
+        assert all(torch.equal(saved[name], last[name]) for name in saved)
+
+
 def test_the_log_accounts_for_every_token(
     tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_recipe_has_the_settings_of_the_paper(name: str) -> None:
     assert training.decay_epochs == tuple(range(constant, training.epochs))
     assert training.decay_factor == pytest.approx(1 / divisor)
     assert config.model.initial == initial
+    assert training.keep == "last"
     assert {core.input_dropout, core.layer_dropout, core.output_dropout} == {dropout}
     assert core.masks == ("token" if dropout else "segment")
     others = (core.weight_drop, core.state_dropout, config.model.embedding.dropout)  # type: ignore[union-attr]
@@ -68,7 +69,7 @@ def test_training_is_the_papers(
         },
     )
     quietly(config, tmp_path / "run")
-    trained = read_checkpoint(checkpoints(tmp_path / "run", "last")[0]).tensors["weights"]
+    trained = read_checkpoint(checkpoints(tmp_path / "run", "best")[0]).tensors["weights"]
     text = torch.from_numpy(rows(tiny_dataset.splits["train"].ids, ROWS).astype(np.int64))
     expected, clipped = naive(config, text, len(tiny_dataset.vocabulary), largest, constant, divisor)
     assert 0.1 < np.mean(clipped) < 0.9

@@ -197,6 +197,8 @@ class TrainingConfig:
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
     answer_loss_only: bool = False
     """Train and validate only on the answers of a synthetic task (such as copy); everything else there is random."""
+    keep: Literal["best", "last"] = "best"
+    """Weights that the run keeps to read with: those of the epoch with the best validation, or of the last epoch."""
     validation_batch_size: int = between(10, 1)
     """Batch size of the validation after each epoch (1: exactly as `evaluate` reads, but slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)

@@ -104,7 +104,7 @@ class TrainingFigures(Figures):
     best_epoch: Count
     """The epoch whose weights were kept."""
     valid_perplexity: Positive
-    """Validation perplexity at the best epoch."""
+    """Validation perplexity at that epoch."""
     valid_nats: Number
     """The same in nats."""
     unit: Name

@@ -296,15 +296,15 @@ class Trainer:
     def _validate(self) -> tuple[float, dict[str, Any], bool]:
         """Return the mean nats of the validation split, the metrics that apply, and whether it is the best so far.
 
-        It is read with the averaged weights if there are any; they are saved if they are the best.
+        It is read with the averaged weights if there are any; they are saved if they are the best, or if the last are kept.
         """
         progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():
             nats, metrics = self.read_validation()
             if math.isnan(nats):
                 raise self._breakdown(f"epoch {progress.epoch}: the validation loss is nan")
-            best = progress.best_nats is None or nats < progress.best_nats
-            if best:
+            best = stages.is_best(progress, self.config.training, nats)
+            if best or self.config.training.keep == "last":
                 progress.best_nats, progress.best_epoch = nats, progress.epoch
                 if self.ranks.first:
                     self._save_best()

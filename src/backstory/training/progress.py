@@ -33,6 +33,7 @@ class Progress:
     """Product of the schedule's decays of the learning rate."""
     best_nats: float | None = None
     best_epoch: int = 0
+    """Validation and epoch of the weights that are kept: the best, or the last ones (`training.keep`)."""
     waited: int = 0
     """Epochs since validation improved or the rate decayed."""
     history: list[float] = field(default_factory=list)
@@ -165,6 +166,13 @@ def embedding_noise(progress: Progress, model: ModelConfig) -> float:
 
 def _of_stage(progress: Progress, before: float, tuned: float | None) -> float:
     return tuned if progress.finetuning and tuned is not None else before
+
+
+def is_best(progress: Progress, settings: TrainingConfig, nats: float) -> bool:
+    """Return True if a validation is the best so far; of its stage, if the last weights are kept and not the best."""
+    if settings.keep == "last":
+        return nats < min(progress.history, default=math.inf)
+    return progress.best_nats is None or nats < progress.best_nats
 
 
 def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: bool) -> None:
