@@ -10,7 +10,7 @@ import torch
 from runs import checkpoints, with_settings
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, recipes
+from backstory.config import LSTMConfig, RunConfig, recipes
 from backstory.data import Dataset, rows
 from backstory.models import build_model
 from backstory.storage.checkpoint import read_checkpoint
@@ -36,6 +36,7 @@ def test_a_recipe_has_the_settings_of_the_paper(name: str) -> None:
     steps, norm, constant, divisor, initial, dropout = PAPER[name]
     config = recipes.load(name)
     core, training = config.model.core, config.training
+    assert isinstance(core, LSTMConfig)
     assert (training.batch_size, training.segment, training.segment_deviation, training.short_probability) == (
         *(20, steps),
         *(0, 0),
@@ -49,7 +50,7 @@ def test_a_recipe_has_the_settings_of_the_paper(name: str) -> None:
     assert training.keep == "last"
     assert {core.input_dropout, core.layer_dropout, core.output_dropout} == {dropout}
     assert core.masks == ("token" if dropout else "segment")
-    others = (core.weight_drop, core.state_dropout, config.model.embedding.dropout)  # type: ignore[union-attr]
+    others = (core.weight_drop, core.state_dropout, config.model.embedding.dropout)
     assert not any((*others, training.weight_decay, training.activation_l2, training.temporal_l2))
 
 
