@@ -126,7 +126,7 @@ def _models() -> dict[str, str]:
         part if config.kind == part else f"{part} {config.kind}": (config.__doc__ or "").splitlines()[0]
         for part, hint in get_type_hints(ModelConfig).items()
         for config in get_args(hint)
-        if config.kind != "none"
+        if getattr(config, "kind", "none") != "none"
     }
 
 
