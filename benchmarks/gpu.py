@@ -12,6 +12,7 @@ their smallest sizes, where the tests are skipped. This file needs only Python.
 import argparse
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -74,13 +75,42 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         benchmark("context", 60, small=("--sizes", "S", "--turns", "1", "--targets", "4", "--tokens", "20")),
         benchmark("cores", 60, small=("--turns", "2", "--precision", "float32")),
         benchmark("span_buffer", 70, *buffers, small=("--size", "S", "--buffers", "64", "--steps", "1")),
+        scaling(dry),
     ]
     if data_dir is not None and not dry:
+        listed.insert(3, Step("lstm-650", 480, ("bash", "-c", published(data_dir.resolve()))))
         spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
         listed.append(
             Step("full-size", 3600, (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())))
         )
     return listed
+
+
+def published(data_dir: Path) -> str:
+    """Return the shell commands that train a model of a published size to its end, three seeds side by side."""
+    python, runs = sys.executable, "OUT/../regularized-lstm"
+    return (
+        f"{python} -m backstory reproduce regularized-lstm --scale full --only lstm-650 --seeds 1 2 3 --processes 3"
+        f" --data-dir {shlex.quote(str(data_dir))} --out {runs};"
+        f" cp {runs}/result.json OUT/reproduce-regularized-lstm-full.json;"
+        f" {python} benchmarks/full_size.py pack {runs}/runs/lstm-650-seed1 --out OUT/lstm-650-seed1"
+    )
+
+
+def scaling(dry: bool) -> Step:
+    """Return the step that trains on several cores of the GPU's machine."""
+    cores = ("2",) if dry else ("4", "16")
+    options = ("--sizes", "S", "--steps", "2") if dry else ("--sizes", "S", "P", "--steps", "7")
+    command = (
+        sys.executable,
+        "benchmarks/scaling.py",
+        "--cores",
+        *cores,
+        *options,
+        "--out",
+        "OUT/benchmark-scaling-cores.json",
+    )
+    return Step("scaling", 120, command)
 
 
 def tests(*options: str) -> tuple[str, ...]:
