@@ -22,6 +22,7 @@ from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.readers import StaticReader
+from backstory.results.run_listing import summary
 from backstory.runs.run import load_run
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Likelihood, Stopped, loop
@@ -197,6 +198,7 @@ def test_the_last_weights_are_kept_if_that_is_set(
     assert [e["learning_rate"] for e in epochs] == [2.0, 2.0, 2.0, 1.0]
     assert (result.figures.best_epoch, result.figures.valid_nats) == (epoch, values[epoch - 1])
     assert [p.name for p in checkpoints(tmp_path / "run", "best")] == [f"best-{epoch}"]
+    assert summary(tmp_path / "run", "run").valid_nats == values[epoch - 1]
     if keep == "last":
         last = read_checkpoint(checkpoints(tmp_path / "run", "last")[0]).tensors["weights"]
         saved = read_checkpoint(checkpoints(tmp_path / "run", "best")[0]).tensors["weights"]

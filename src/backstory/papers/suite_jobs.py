@@ -12,7 +12,7 @@ from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.results.common import ProvenanceRecord
-from backstory.results.run_results import read_epochs
+from backstory.results.run_results import kept_epoch, read_epochs
 from backstory.results.suite_run_record import RunRecord
 from backstory.storage.lock import held
 from backstory.storage.run_files import RESULT
@@ -116,13 +116,14 @@ class RunJob(Job):
         records = read_epochs(self.folder.run(self.run))
         if records is None:
             return
-        epochs = [(r.valid_perplexity, r.seconds) for r in records if r.seconds is not None]
+        epochs = [record for record in records if record.seconds is not None]
         steps = max((r.step for r in records if r.step is not None), default=0)
         self.epoch = len(epochs)
-        self.valid = min((value for value, _ in epochs), default=None)
-        if not epochs:
+        kept = kept_epoch(epochs, training.keep)
+        if kept is None:
             return
-        minutes = epochs[-1][1] / 60
+        self.valid = kept.valid_perplexity
+        minutes = (epochs[-1].seconds or 0.0) / 60
         if training.minutes is not None:
             share = minutes / training.minutes
         else:

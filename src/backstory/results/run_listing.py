@@ -15,7 +15,7 @@ from backstory.config.small_file import open_regular, read_small_text
 from backstory.config.terminal import one_line
 from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
-from backstory.results.run_results import CONFIG, marked, read_epochs
+from backstory.results.run_results import CONFIG, kept_epoch, marked, read_epochs
 from backstory.results.training_record import TrainingFigures
 from backstory.storage.documents import parse
 from backstory.storage.lock import held
@@ -117,6 +117,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
     if training.get("minutes") is not None or training.get("steps") is not None:
         planned = None
     finished = figures is not None and last <= figures.epochs
+    kept = kept_epoch(epochs, training.get("keep")) or figures
     return RunSummary(
         name,
         "running" if held(folder) else "finished" if finished else "stopped",
@@ -125,7 +126,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
         epoch=last,
         epochs=planned,
         unit=figures.unit if figures else _unit(folder, bool(training.get("answer_loss_only"))),
-        valid_nats=min((record.valid_nats for record in epochs), default=figures.valid_nats if figures else None),
+        valid_nats=kept.valid_nats if kept else None,
         test_nats=test.figures.nats_per_token if test else None,
         changed=_time(folder),
     )

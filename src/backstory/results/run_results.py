@@ -149,6 +149,13 @@ def read_epochs(folder: Path) -> tuple[EpochRecord, ...] | None:
         return None
 
 
+def kept_epoch(epochs: Sequence[EpochRecord], keep: str | None) -> EpochRecord | None:
+    """Return the epoch whose weights a training keeps so far, by its `training.keep`; None before the first has ended."""
+    if keep == "last":
+        return epochs[-1] if epochs else None
+    return min(epochs, key=lambda epoch: epoch.valid_nats, default=None)
+
+
 def _object(line: bytes) -> Mapping[str, Any] | None:
     try:
         record = parse(line)
