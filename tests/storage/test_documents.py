@@ -23,6 +23,8 @@ from backstory.storage.documents import conforms, parse
         b"9" * 5000,
         b"9" * 301,
         b"[" * 100_000,
+        b"[" * 102 + b"]" * 102,
+        b'{"a":' * 600 + b"1" + b"}" * 600,
         '{"a": 1}'.encode("utf-16"),
     ],
 )
@@ -34,6 +36,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 def test_documents_are_read() -> None:
     assert parse('{"a": [1, 0.5, null, true, "é\\u2028"]}'.encode()) == {"a": [1, 0.5, None, True, "é\u2028"]}
     assert parse(b"-1e300") == -1e300
+    assert parse(b"[" * 100 + b"]" * 100)
 
 
 def test_many_lists_are_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:

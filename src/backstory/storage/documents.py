@@ -10,6 +10,8 @@ from typing import Any
 
 MOST = 2_000_000
 """Largest number of lists and mappings in a document: each takes a hundred times its bytes in memory."""
+DEEPEST = 100
+"""Most levels of lists and mappings in each other: Python walks, copies and writes a document by recursion."""
 
 
 def parse(data: bytes) -> Any:
@@ -21,11 +23,27 @@ def parse(data: bytes) -> Any:
     if data.count(b"[") + data.count(b"{") > MOST:
         raise ValueError("it holds too many lists")
     try:
-        return json.loads(
+        value = json.loads(
             data.decode(), object_pairs_hook=_mapping, parse_constant=_number, parse_float=_number, parse_int=_whole
         )
     except RecursionError:
-        raise ValueError("its lists are too deep") from None
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+_TOO_DEEP = "its lists are too deep"
+
+
+def _check_depth(value: Any) -> None:
+    """Raise ValueError for more than `DEEPEST` levels."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def json_digest(values: Any) -> str:
