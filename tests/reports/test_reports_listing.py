@@ -72,6 +72,60 @@ def test_a_damaged_run_is_one_line(file: str, runs: Path, capsys: pytest.Capture
     assert len(lines) == 4 and last.startswith("seed9: damaged: ") and file in last and shown.err == ""
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("corpus", "x"),
+        ("corpus.name", 5),
+        ("config.text", [1]),
+        ("config.text.corpus", {}),
+        ("config.training", "x"),
+        ("config.training.epochs", -3),
+        ("config.training.finetune_epochs", "2"),
+    ],
+)
+def test_a_run_whose_origin_is_of_wrong_types_is_one_line(
+    path: str, value: object, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "seed9" / "run.json"
+    made = inside = json.loads(file.read_text(encoding="utf-8"))
+    *parents, last = path.split(".")
+    for name in parents:
+        inside = inside[name]
+    inside[last] = value
+    file.write_text(json.dumps(made), encoding="utf-8")
+    assert main(["ls", "runs", str(runs)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"seed9: damaged: {file} is damaged ({path} must be ")
+
+
+def test_a_run_whose_origin_is_too_deep_is_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = runs / "seed9" / "run.json"
+    made = file.read_text(encoding="utf-8")
+    file.write_text(made.replace("{", '{"x": ' + "[" * 600 + "]" * 600 + ", ", 1), encoding="utf-8")
+    assert main(["ls", "runs", str(runs)]) == 0
+    assert "seed9: damaged: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shape", [[1.5], [1e300, 1e300], [-2], [True], [10**200] * 30, [1] * 100, "ab", 5])
+def test_weights_of_no_shape_are_not_counted(shape: object, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "seed9" / "result.json").unlink()
+    header = json.dumps({"a": {"shape": shape}, "b": {"shape": [3]}}).encode()
+    for file in (runs / "seed9" / "checkpoints").glob("last-*/weights.safetensors"):
+        file.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert next(run for run in list_runs(runs) if run.name == "seed9").parameters is None
+    assert main(["ls", "runs", str(runs), "--json"]) == 0 and json.loads(capsys.readouterr().out)
+
+
+def test_a_log_from_no_year_has_no_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoYear:
+        @staticmethod
+        def fromtimestamp(*_: object) -> None:
+            raise ValueError("year 36835 is out of range")  # as of a file system that keeps such times
+
+    monkeypatch.setattr(run_listing.datetime, "datetime", NoYear)
+    assert [run.changed for run in list_runs(runs)] == [None] * 3
+
+
 def test_a_result_of_other_weights_is_not_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(runs / "seed9")]) == 0
     (best,) = (runs / "seed9" / "checkpoints").glob("best-*/manifest.json")

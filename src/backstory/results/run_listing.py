@@ -4,7 +4,7 @@ import datetime
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
 from backstory.results.run_results import CONFIG, kept_epoch, marked, read_epochs
 from backstory.results.training_record import TrainingFigures
+from backstory.results.validation import LARGEST_COUNT, Count, Record, Weight, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.lock import held
 from backstory.storage.manifest import LARGEST_HEADER
@@ -35,6 +36,8 @@ UNITS = {
 """Unit of each named tokenizer. The tokens of others are pieces."""
 LARGEST_VOCABULARY = 1 << 28
 """Maximum size of a vocabulary that is read to list a run, in bytes."""
+MOST_DIMENSIONS = 64
+"""Most dimensions of a tensor whose size is counted."""
 TEST = "evaluate-test"
 """Folder in a run with the static reader's result on the test split."""
 
@@ -100,10 +103,8 @@ def summary(folder: Path, name: str) -> RunSummary:
 
 
 def _summary(folder: Path, name: str) -> RunSummary:
-    made = _provenance(folder)
-    config: Mapping[str, Any] = made.get("config") or {}
-    text, training = config.get("text") or {}, config.get("training") or {}
-    corpus = made.get("corpus") or {}
+    made = _origin(folder)
+    text, training, corpus = made.config.text, made.config.training, made.corpus
     epochs = read_epochs(folder)
     if epochs is None:
         raise UserError(f"{folder / 'metrics.jsonl'} is damaged; restore it, or train the run again with --overwrite")
@@ -111,21 +112,16 @@ def _summary(folder: Path, name: str) -> RunSummary:
     test = _result(folder, f"{TEST}/{RESULT}", EvaluationFigures)
     figures = None if trained is None else trained.figures
     last = max((record.epoch for record in epochs), default=figures.epochs if figures else 0)
-    planned = training.get("epochs")
-    if isinstance(planned, int):
-        planned += training.get("finetune_epochs") or 0
-    if training.get("minutes") is not None or training.get("steps") is not None:
-        planned = None
     finished = figures is not None and last <= figures.epochs
-    kept = kept_epoch(epochs, training.get("keep")) or figures
+    kept = kept_epoch(epochs, training and training.keep) or figures
     return RunSummary(
         name,
         "running" if held(folder) else "finished" if finished else "stopped",
-        corpus=corpus.get("name") or text.get("corpus"),
+        corpus=(corpus and corpus.name) or (text and text.corpus),
         parameters=figures.parameters if figures else _parameters(folder),
         epoch=last,
-        epochs=planned,
-        unit=figures.unit if figures else _unit(folder, bool(training.get("answer_loss_only"))),
+        epochs=training and training.planned,
+        unit=figures.unit if figures else _unit(folder, bool(training and training.answer_loss_only)),
         valid_nats=kept.valid_nats if kept else None,
         test_nats=test.figures.nats_per_token if test else None,
         changed=_time(folder),
@@ -140,8 +136,57 @@ def _result(folder: Path, path: str, kind: type) -> Result[Any] | None:
     return result if isinstance(result.figures, kind) and not result.stale else None
 
 
-def _provenance(folder: Path) -> dict[str, Any]:
-    """Return the record of how a run was made. Raises UserError if it is damaged."""
+@dataclass(frozen=True, kw_only=True)
+class _Text(Record):
+    """The settings of a run's text that a listing shows."""
+
+    corpus: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training(Record):
+    """The settings of a training that a listing shows or depends on."""
+
+    epochs: Count | None = None
+    finetune_epochs: Count | None = None
+    minutes: Weight | None = None
+    steps: Count | None = None
+    answer_loss_only: bool | None = None
+    keep: str | None = None
+
+    @property
+    def planned(self) -> int | None:
+        """Epochs that are planned; None where minutes or steps are."""
+        if self.epochs is None or self.minutes is not None or self.steps is not None:
+            return None
+        return self.epochs + (self.finetune_epochs or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings(Record):
+    """The settings of a run, of any version, that a listing reads."""
+
+    text: _Text | None = None
+    training: _Training | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Corpus(Record):
+    """The corpus that a run was trained on."""
+
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Origin(Record):
+    """The part of a run's `run.json` that a listing reads."""
+
+    config: _Settings
+    corpus: _Corpus | None = None
+
+
+def _origin(folder: Path) -> _Origin:
+    """Return how a run was made. Raises UserError if the record of it is missing or damaged."""
     path = folder / "run.json"
     if not os.path.lexists(path):
         raise UserError(f"{path} is missing; the training was stopped before it began")
@@ -152,7 +197,10 @@ def _provenance(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({reason}); train the run again with --overwrite") from None
     if not isinstance(made, dict) or not isinstance(made.get("config"), dict):
         raise UserError(f"{path} is damaged (no settings); train the run again with --overwrite")
-    return current_provenance(made)
+    try:
+        return convert(_Origin, current_provenance(made), "")
+    except WrongValue as wrong:
+        raise UserError(f"{path} is damaged ({wrong}); train the run again with --overwrite") from None
 
 
 def _parameters(folder: Path) -> int | None:
@@ -161,9 +209,20 @@ def _parameters(folder: Path) -> int | None:
     try:
         with open_regular(files[-1], folder) as file:
             header = parse(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return _total([entry["shape"] for name, entry in header.items() if name != "__metadata__"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+def _total(shapes: list[Any]) -> int:
+    """Return the number of elements of tensors. Raises ValueError for shapes that no tensors have, TypeError for no list."""
+    if any(
+        len(shape) > MOST_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape) for shape in shapes
+    ):
+        raise ValueError("no shape of a tensor")
+    if (total := sum(map(math.prod, shapes))) > LARGEST_COUNT:
+        raise ValueError("more elements than a file holds")
+    return total
 
 
 def _unit(folder: Path, answers: bool) -> str | None:
@@ -181,9 +240,9 @@ def _unit(folder: Path, answers: bool) -> str | None:
 def _time(folder: Path) -> str | None:
     try:
         changed = (folder / "metrics.jsonl").stat().st_mtime
-    except OSError:
+        return datetime.datetime.fromtimestamp(changed, datetime.UTC).isoformat(timespec="seconds")
+    except (OSError, ValueError, OverflowError):  # no file; a year that no calendar has
         return None
-    return datetime.datetime.fromtimestamp(changed, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _walk(folder: Path, levels: int) -> Iterator[Path]:
