@@ -39,6 +39,7 @@ from backstory.config import (
     to_yaml,
 )
 from backstory.models.kernels import recurrence
+from backstory.results import result_at
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
 
@@ -173,6 +174,23 @@ def test_a_run_broken_off_before_its_first_checkpoint_begins_again(
     quietly(tiny_config, tmp_path / "broken", mode="resume")
     quietly(tiny_config, tmp_path / "straight")
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("command", 5), ("command", "\ud800"), ("started", []), ("init_from", "x"), ("init_from", {"run": 5})],
+)
+def test_a_damaged_record_of_the_start_does_not_end_a_resumed_training(
+    key: str, value: object, tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path
+) -> None:
+    stop_after(3)
+    with pytest.raises(Stopped):
+        quietly(tiny_config, tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    (tmp_path / "run.json").write_text(json.dumps(record | {key: value}), encoding="utf-8")
+    quietly(tiny_config, tmp_path, mode="resume")
+    provenance = result_at(tmp_path / "result.json").provenance
+    assert provenance.started is not None and provenance.init_from is None
 
 
 def test_resuming_a_finished_run_changes_nothing(

@@ -154,7 +154,7 @@ def _began_with(folder: Path, other: Path) -> bool:
     from backstory.training.resuming import INIT_FROM, first_provenance
 
     begun, trained = first_provenance(RunFolder(folder)).get(INIT_FROM), result_or_none(other / RESULT)
-    return begun is not None and trained is not None and begun["weights"] == trained.provenance.weights
+    return begun is not None and trained is not None and begun.get("weights") == trained.provenance.weights
 
 
 def _perplexity(name: str, figures: "EvaluationFigures") -> str:

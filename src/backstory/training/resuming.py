@@ -23,6 +23,8 @@ from backstory.training.progress import Progress
 
 INIT_FROM = "init_from"
 """Key of a run's provenance: the run whose weights it was initialised from."""
+_KEPT = {"command": str | None, "started": str | None, INIT_FROM: dict[str, str] | None}
+"""Types of the part of a run's provenance that stays when it is resumed; every result of the training repeats it."""
 _AGAIN = "start again with --overwrite"
 
 
@@ -91,16 +93,17 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
 
 
 def first_provenance(folder: RunFolder) -> dict[str, Any]:
-    """Return the command and time that began the run, and the run it was initialised from; empty if they are not known.
+    """Return the command and time that began the run, and the run it was initialised from; empty if they are damaged or absent.
 
     A resumed run is repeated by its first command.
     """
     try:
         recorded = current_provenance(parse(read_small(folder.provenance, inside=folder.path)))
-        first = {key: recorded[key] for key in ("command", "started")}
-        return first | {INIT_FROM: recorded[INIT_FROM]} if INIT_FROM in recorded else first
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return {}
+    first = {key: recorded[key] for key in _KEPT if key in recorded} if isinstance(recorded, dict) else {}
+    whole = {"command", "started"} <= first.keys() and all(conforms(value, _KEPT[key]) for key, value in first.items())
+    return first if whole else {}
 
 
 def _check_without_checkpoint(folder: RunFolder) -> None:
