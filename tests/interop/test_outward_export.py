@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import resource
 import shlex
 import shutil
 import stat
@@ -281,6 +282,41 @@ def test_nothing_is_left_of_an_export_that_fails(
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
     with pytest.raises(OSError, match="No space left"):
+        export(tiny_run, tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("largest", [100, 1000, 2500, 8000])
+def test_an_export_that_meets_the_limit_on_sizes_names_its_folder(
+    largest: int,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The settings, the weights, the module, or the tokenizer of the model is the first file that is too large."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python keeps what it could write of a compiled module
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
+    try:
+        code = main(["export", str(tiny_run), "--out", str(tmp_path / "out")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2 and not os.listdir(tmp_path)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"backstory: cannot write to {tmp_path / 'out'}: File too large; raise the limit")
+
+
+def test_an_error_of_the_system_in_the_words_of_a_library_is_one(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    def full(*_: object, **__: object) -> None:
+        raise Exception("No space left on device (os error 28)")  # as tokenizers does
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*out"):
         export(tiny_run, tmp_path / "out")
     assert not os.listdir(tmp_path)
 

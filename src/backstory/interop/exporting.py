@@ -19,7 +19,7 @@ from backstory.reports import figures_table, to_markdown, trainings_table
 from backstory.reports.tables import escape_markdown
 from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
-from backstory.storage.atomic import TEMPORARY, check_writable
+from backstory.storage.atomic import TEMPORARY, check_writable, naming, system_errors
 from backstory.storage.run_files import RESULT, check_outside_runs
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     # It gets its name once it is complete.
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
         folder = Path(staging) / "model"
-        model.save_pretrained(folder)
-        save_tokenizer(tokenizer, folder)
-        (folder / VOCABULARY).write_text(json.dumps(loaded.vocabulary.to_json()), encoding="utf-8")
-        (folder / CARD).write_text(card, encoding="utf-8")
+        with naming(out, folder), system_errors(out):
+            model.save_pretrained(folder)
+            save_tokenizer(tokenizer, folder)
+            (folder / VOCABULARY).write_text(json.dumps(loaded.vocabulary.to_json()), encoding="utf-8")
+            (folder / CARD).write_text(card, encoding="utf-8")
         for path in folder.iterdir():  # the weights come as a file for their owner alone
             path.chmod((folder / CARD).stat().st_mode)
         try:

@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -108,6 +109,18 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
         elif error.filename is None and error.errno in REMEDIES:
             error.filename = str(path)
         raise
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Raise an OSError, which names `path`, for an error of the system in the words of Rust: `... (os error 28)`."""
+    try:
+        yield
+    except Exception as error:
+        number = None if isinstance(error, OSError) else re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def unfinished(path: Path) -> Path:

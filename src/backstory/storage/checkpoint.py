@@ -6,7 +6,6 @@ Trees of tensors and plain values (the state of a reader) are stored as a JSON d
 import errno
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from torch import Tensor
 from backstory.config.errors import out_of_memory
 from backstory.config.renamed import STATE_CLASSES
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import fsync_file, fsync_folder, listing, naming, unfinished
+from backstory.storage.atomic import fsync_file, fsync_folder, listing, naming, system_errors, unfinished
 from backstory.storage.documents import parse
 from backstory.storage.manifest import (
     LARGEST_JSON,
@@ -107,15 +106,13 @@ def _remove(folder: Path) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. Raises OSError for the system's errors, which the library reports as text."""
+    """Write a safetensors file. Raises OSError."""
     try:
-        save_file(tensors, path)
+        with system_errors(path):
+            save_file(tensors, path)
         path.chmod(path.parent.stat().st_mode & 0o666)  # as for other files here: the library lets only the owner read
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise OSError(errno.EIO, str(error), str(path)) from None
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+        raise OSError(errno.EIO, str(error), str(path)) from None
 
 
 def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpoint:
