@@ -2,6 +2,7 @@
 
 import errno
 import os
+import py_compile
 import shlex
 import shutil
 import subprocess
@@ -70,6 +71,22 @@ def _told_on_a_full_disk(command: Command, full: Callable[[], None], line: str) 
     kept = {name: sha for name, sha in tree(Path()).items()}
     changed = {name for name in kept if kept[name] and before.get(name) != kept[name]}
     assert not changed, changed
+
+
+def test_a_module_that_was_compiled_on_a_full_disk_is_named(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python writes as much of the compiled form as there is room for, and then cannot read it."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
+    monkeypatch.delitem(sys.modules, "backstory.cli.completion", raising=False)
+    source = Path(cli.__file__).with_name("completion.py")
+    compiled = Path(py_compile.compile(str(source), doraise=True))
+    os.truncate(compiled, 100)
+    assert command("completion", "bash").mistake() == (
+        f"{compiled} is damaged, as a full disk or ulimit -f leaves it; remove it, and give the same command again"
+    )
+    compiled.unlink()
+    assert command("completion", "bash").code == 0
 
 
 def test_what_failed_goes_well_once_there_is_room(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from backstory.config.errors import NonFiniteError, UserError, check_name, out_of_memory, refused
+from backstory.config.errors import NonFiniteError, UserError, check_name, damaged_bytecode, out_of_memory, refused
 from backstory.config.plugin_files import beside_plugins, load_plugins, of_plugin, split_plugins
 from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
 from backstory.config.terminal import failure, printing
@@ -111,7 +111,7 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
     except Exception as error:
         # An ImportError may be a library that does not fit into memory.
         no_memory = out_of_memory(error) if isinstance(error, MemoryError | RuntimeError | ImportError) else None
-        if (line := no_memory or of_plugin(error) or beside_plugins(error)) is None:
+        if (line := no_memory or damaged_bytecode(error) or of_plugin(error) or beside_plugins(error)) is None:
             raise
         return line.exit_code, str(line)
 

@@ -177,6 +177,20 @@ def refused(
     return NoDisk(f"{problem}; {REMEDIES[error.errno]}, and {again}")
 
 
+def damaged_bytecode(error: BaseException) -> UserError | None:
+    """Return a one-line error if Python cannot read a module in the form that it has compiled; None otherwise.
+
+    Python 3.11 keeps what it could write of that form when the disk is full or `ulimit -f` is met.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_name != "_compile_bytecode":
+        return None
+    path = trace.tb_frame.f_locals.get("bytecode_path")
+    return UserError(f"{path} is damaged, as a full disk or ulimit -f leaves it; remove it, and {AGAIN}")
+
+
 def out_of_memory(error: BaseException) -> NoMemory | None:
     """Return a one-line error if this one means that memory ran out, however it says so; None otherwise."""
     known = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
