@@ -321,6 +321,18 @@ def test_an_error_of_the_system_in_the_words_of_a_library_is_one(
     assert not os.listdir(tmp_path)
 
 
+def test_weights_that_are_not_finite_are_not_exported(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = load_run(tiny_run)
+    with torch.no_grad():
+        next(broken.model.parameters()).view(-1)[3] = math.nan
+    monkeypatch.setattr(exporting, "load_run", lambda _: broken)
+    with pytest.raises(UserError, match=r"cannot be exported: not all numbers of \S+ are finite; train it again"):
+        export(tiny_run, tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
 MISSING = """
 import sys
 sys.modules["transformers"] = sys.modules["lm_eval"] = None

@@ -43,6 +43,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     if os.path.lexists(out):
         raise UserError(f"{out} exists; choose another folder with --out, or remove it")
     loaded = load_run(Path(run))
+    _check_finite(loaded)
     check_outside_runs(out)
     check_writable(out)
 
@@ -67,6 +68,13 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
                 raise
             raise UserError(f"another export has made {out} meanwhile; choose another folder with --out") from None
     return out
+
+
+def _check_finite(run: Run) -> None:
+    """Raise UserError for weights that are NaN or infinite: nothing could be read with the export."""
+    broken = next((name for name, tensor in weights(run.model).items() if not bool(tensor.isfinite().all())), None)
+    if broken is not None:
+        raise UserError(f"{run.folder} cannot be exported: not all numbers of {broken} are finite; train it again")
 
 
 def causal_lm(run: Run) -> "BackstoryForCausalLM":
