@@ -12,13 +12,15 @@ from tiers import fast_then_full, several
 from torch import Tensor
 
 from backstory.config import UserError
-from backstory.config.readers import CacheSettings, DynamicSettings
+from backstory.config.readers import CacheSettings, DynamicSettings, EnsembleSettings, MixtureSettings
 from backstory.context.scorer import ReaderScorer
 from backstory.evaluation import Audit, block_count, read
 from backstory.interop.hf_model import Finish, Finished, OutputLayer
 from backstory.models import LanguageModel, clone, flatten, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.ensemble import EnsembleReader, Members
+from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
 
 TYPES = 17
@@ -290,6 +292,17 @@ def test_rows_of_a_mixture_of_experts_pass_the_audit(kind: str) -> None:
         audit = Audit(block_count(len(ids), 3, 8), 8, seed)
         read(StaticReader(model), ids, 0, batch_size=3, block=8, observer=audit)
         assert audit.report.passed, audit.report.failures
+
+
+def test_an_ensemble_with_a_mixture_of_experts_passes_the_audit() -> None:
+    members = Members([StaticReader(model_of("Mixtral"))])
+    first, ids = StaticReader(model_of("Llama")), np.random.default_rng(0).integers(0, 17, 360).astype(np.uint16)
+    for seed in range(3):
+        reader = EnsembleReader(first, EnsembleSettings(), members)
+        audit = Audit(block_count(len(ids), 3, 8), 8, seed)
+        read(reader, ids, 0, batch_size=3, block=8, observer=audit)
+        assert audit.report.passed, audit.report.failures
+    assert MixtureReader(first, MixtureSettings(), reader).models() == [first.model, *reader.models()]
 
 
 def test_a_decoder_that_names_its_longest_target_slides_a_window() -> None:

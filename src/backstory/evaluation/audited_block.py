@@ -85,7 +85,7 @@ class AuditedBlock:
         narrow = torch.finfo(reader.precision.dtype).bits < 32
         self._decoding = BFLOAT16_DECODED if narrow else FLOAT32
         self._listing = BFLOAT16_LISTED if narrow else FLOAT32
-        self._shares_products = reader.model.capabilities.shares_products
+        self._shares_products = any(model.capabilities.shares_products for model in reader.models())
         self._copy = reader.fork()
         self._snapshot = self._copy.snapshot()
         # First, because no copy has seen the block yet, so none can know its later tokens.

@@ -101,6 +101,10 @@ class Reader(ABC):
         """
         return {} if self.inner is None else self.inner.other_models()
 
+    def models(self) -> list[LanguageModel]:
+        """Return all models that it reads with, its own first."""
+        return [self.model] if self.inner is None else self.inner.models()
+
     def stack(self) -> "list[Reader]":
         """Return the reader and those that it wraps, the innermost first."""
         return [self] if self.inner is None else [*self.inner.stack(), self]

@@ -13,7 +13,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.readers import EnsembleSettings
 from backstory.config.strict import conforming
-from backstory.models import Prediction
+from backstory.models import LanguageModel, Prediction
 from backstory.readers.base import Reader, joint_block, joint_capabilities
 from backstory.readers.interpolating import InterpolatingReader, WeightScorer, interpolated
 from backstory.readers.kind import BuildContext, ReaderKind
@@ -79,7 +79,11 @@ class EnsembleReader(InterpolatingReader):
         super().__init__(inner, "ensemble", members, weight, facts)
         readers = (inner, *members.readers)
         self.block, self.capabilities = joint_block(readers), joint_capabilities(readers)
+        self._models = [model for reader in readers for model in reader.models()]
         self.adapts = any(part.adapts for reader in members.readers for part in reader.stack())
+
+    def models(self) -> list[LanguageModel]:
+        return self._models
 
     def other_models(self) -> dict[str, str]:
         return self.inner.other_models() | self.hashes

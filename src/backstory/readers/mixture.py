@@ -20,7 +20,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
-from backstory.models import Interpolation, Prediction, clone
+from backstory.models import Interpolation, LanguageModel, Prediction, clone
 from backstory.models.prediction import steps_at
 from backstory.readers.base import Block, Reader, joint_block, joint_capabilities
 from backstory.readers.kind import ReaderKind
@@ -91,6 +91,9 @@ class MixtureReader(Reader):
         self._weights = np.empty((0, len(self.names)))
         self._exponents: Tensor | None = None
         self._pending: _Pending | None = None
+
+    def models(self) -> list[LanguageModel]:
+        return [model for reader in self.readers for model in reader.models()]
 
     def start(self, batch_size: int) -> None:
         for reader in self.readers:
