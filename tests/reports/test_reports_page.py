@@ -17,6 +17,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import render, render_passage, result_from, write
+from backstory.reports.page import check_page
 from backstory.reports.phrases import passage_summary
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -412,6 +413,16 @@ def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
             write([folder], out)
     assert (tmp_path / "file").read_text() == "kept"
     assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no sticky folders here")
+def test_a_page_that_only_its_owner_can_replace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (page := tmp_path / "report.html").write_text("theirs")
+    tmp_path.chmod(0o1777)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UserError, match=r"only its owner can, .*, or choose another place for the page$"):
+        check_page(page, overwrite=True)
 
 
 @pytest.mark.parametrize("content", ["", "notes\n", "<!doctype html>\n<html><head></head></html>\n"])

@@ -25,7 +25,7 @@ from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html_page, latex, markdown
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.published_values import Published
-from backstory.storage.atomic import write_atomically
+from backstory.storage.atomic import check_replaceable, write_atomically
 from backstory.storage.run_files import check_outside_runs
 
 ALONE = "Made from the result file alone."
@@ -184,6 +184,7 @@ def check_page(out: Path, overwrite: bool = False) -> None:
         problem = f"it is {kind}" if writable else f"{out.parent} is not a folder that can be written to"
         raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
     check_outside_runs(out)
+    check_replaceable(out, "another place for the page")
     if not overwrite and out.is_symlink():
         raise UserError(
             f"{out} is a link; name the place it leads to, or --overwrite to put the page in the link's place"

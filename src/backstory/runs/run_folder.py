@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,14 @@ from backstory.config.errors import FolderConflict
 from backstory.config.recipes import CONFIG
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
-from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
+from backstory.storage.atomic import (
+    TEMPORARY,
+    check_writable,
+    fsync_folder,
+    only_by_owner,
+    sweep_temporaries,
+    write_atomically,
+)
 from backstory.storage.lock import LOCK
 from backstory.storage.manifest import BEST, LAST
 from backstory.storage.run_files import CHECKPOINTS, OURS, RESULT, check_outside_runs
@@ -112,19 +118,11 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
             if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
                 denied = os.strerror(errno.EACCES)
                 raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
-            if mode == "overwrite" and _only_by_owner(inner):
+            if mode == "overwrite" and only_by_owner(inner):
                 raise UserError(
                     f"cannot remove {inner}: only its owner can, as {inner.parent} has the sticky bit; "
                     "have its owner remove it, or choose another --out"
                 )
-
-
-def _only_by_owner(path: Path) -> bool:
-    """Return True if this user cannot remove a path: its folder has the sticky bit, and both belong to others."""
-    if not os.path.lexists(path) or not hasattr(os, "geteuid"):
-        return False
-    folder, user = path.parent.stat(), os.geteuid()
-    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, folder.st_uid, path.lstat().st_uid)
 
 
 def open_folder(

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,23 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write to {nearest}; choose another folder with --out")
 
 
+def only_by_owner(path: Path) -> bool:
+    """Return True if this user cannot remove a path: its folder has the sticky bit, and both belong to others."""
+    if not os.path.lexists(path) or not hasattr(os, "geteuid"):
+        return False
+    folder, user = path.parent.stat(), os.geteuid()
+    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, folder.st_uid, path.lstat().st_uid)
+
+
+def check_replaceable(path: Path, instead: str) -> None:
+    """Raise UserError for a file that only another user can replace; `instead` is what to choose."""
+    if only_by_owner(path):
+        raise UserError(
+            f"cannot replace {path}: only its owner can, as {path.parent} has the sticky bit; "
+            f"have its owner remove it, or choose {instead}"
+        )
+
+
 def check_new(path: Path, instead: str, overwrite: bool | None = None) -> None:
     """Raise UserError for a path that exists, unless it is a file that may be replaced; `instead` is what to choose.
 
@@ -37,6 +55,7 @@ def check_new(path: Path, instead: str, overwrite: bool | None = None) -> None:
     if path.exists() and not (overwrite and path.is_file()):
         flag = "" if overwrite is None or not path.is_file() else " or --overwrite"
         raise UserError(f"{path} exists; choose {instead}{flag}")
+    check_replaceable(path, instead)
 
 
 def check_apart(written: Sequence[Path | None], read: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.config.process import world
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import check_writable
+from backstory.storage.atomic import check_replaceable, check_writable
 from backstory.storage.documents import parse
 from backstory.storage.run_files import RESULT, check_outside_runs
 
@@ -81,6 +81,7 @@ def check_place(folder: Path, kind: str) -> None:
     """Raise UserError, before the work, unless a result of this kind can be written into the folder."""
     check_outside_runs(folder)
     check_writable(folder)
+    check_replaceable(folder / RESULT, "another folder with --out")
     try:
         result = parse(read_small(folder / RESULT, inside=folder))
     except FileNotFoundError:
