@@ -3,6 +3,7 @@
 import builtins
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def test_a_training_is_a_frame_of_its_epochs(training: Result[Any], tiny_run: Pa
     frame = training.to_frame()
     curve = json.loads((tiny_run / "result.json").read_text())["figures"]["curve"]
     assert frame["model"].tolist() == ["tiny"] * len(curve)
+    assert frame["seed"].tolist() == [training.provenance.seed] * len(curve)
     assert frame["valid_nats"].tolist() == [epoch["valid_nats"] for epoch in curve]
     assert "policy" not in frame  # a column without a value
 
@@ -67,6 +69,11 @@ def test_a_training_is_a_frame_of_its_epochs(training: Result[Any], tiny_run: Pa
 def test_a_record_without_rows_is_a_single_row_with_dotted_names(training: Result[Any]) -> None:
     (row,) = training.provenance.to_frame().to_dict("records")
     assert row["config.training.epochs"] == 1 and row["corpus.types"] == training.corpus.types
+
+
+@pytest.mark.parametrize("seed", [None, [1, 2]])
+def test_a_frame_has_no_seed_where_there_is_not_one(seed: Any, training: Result[Any]) -> None:
+    assert "seed" not in replace(training, provenance=replace(training.provenance, seed=seed)).to_frame()
 
 
 def test_an_explanation_is_a_frame_of_its_words() -> None:

@@ -142,8 +142,10 @@ class Result(Displayable, Generic[F]):
         return {"schema": SCHEMA, "kind": self.kind, "name": self.name, "figures": figures, "provenance": provenance}
 
     def frame_rows(self) -> list[JsonObject]:
-        """Return the rows of the figures, each with the name of the run or model as `model`."""
-        return [{"model": self.name, **row} for row in self.figures.frame_rows()]
+        """Return the rows of the figures, each with the name of the run or model as `model`, and its `seed` if it has one."""
+        seed = self.provenance.seed
+        first = {"model": self.name} | ({"seed": seed} if isinstance(seed, int) else {})
+        return [{**first, **row} for row in self.figures.frame_rows()]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.name}: {self.label}{'' if self.path is None else f', {self.path}'}>"
