@@ -1,7 +1,5 @@
 """Progress where there is no terminal: a line every minute."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from backstory.config import terminal
@@ -11,7 +9,7 @@ def test_the_time_left_is_that_of_the_present_part_of_the_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 500, 100))
-    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(terminal.CLOCK, "seconds", lambda: next(clock))
     with terminal.progress_bar("reading") as progress:
         for done in (10, 100, 1, 51):  # the second part reads 50 of 100 tokens in the last 100 seconds
             progress(done, 100)

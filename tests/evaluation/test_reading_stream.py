@@ -1,6 +1,8 @@
 """Reading a stream once: every token is scored once, from the right state."""
 
 import math
+import signal
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import backstory as bs
+from backstory.config.terminal import shown_progress
 from backstory.evaluation import Block, block_count, blocks, read
-from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
+from backstory.evaluation.reading_loop import Position, ScoredBlock, StreamReading
 from backstory.models import ComposedModel, Prediction
 from backstory.readers import StaticReader
 from backstory.readers.base import places_of
@@ -202,3 +205,19 @@ def test_a_block_s_prediction_is_gone_when_the_next_is_predicted(
     else:
         bs.evaluate(tiny_run, out=tmp_path / "result", **evaluation)
     assert len(made) > 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs the signals of job control")
+def test_a_reading_does_not_last_while_the_process_is_suspended(
+    model: ComposedModel, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def passed(position: Position) -> None:
+        now[0] += 3600.0
+        signal.raise_signal(signal.SIGCONT)
+        now[0] += 2.0
+
+    with shown_progress():
+        assert read(StaticReader(model), stream(24), FIRST, block=8, passed=passed).seconds == 6.0

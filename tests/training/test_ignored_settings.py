@@ -49,6 +49,7 @@ from backstory.config import (
     recipes,
     to_dict,
 )
+from backstory.config import clock as clock_module
 from backstory.config.ignored_settings import dotted_names, ignored_settings
 from backstory.config.process import StopRequest
 from backstory.config.strict import conforming
@@ -56,7 +57,6 @@ from backstory.data import Dataset, check_synthetic, prepare
 from backstory.models import build_model, choose_precision
 from backstory.runs.run import weights
 from backstory.runs.run_folder import RunFolder
-from backstory.training import clock as training_clock
 from backstory.training import loop
 from backstory.training.loop import Trainer
 from backstory.training.word_vectors import initialise_from_counts
@@ -243,7 +243,7 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
         initialise_from_counts(model.embedding, data.splits["train"].ids, config.seed)
     with pytest.MonkeyPatch.context() as patched:
         clock = SimpleNamespace(perf_counter=lambda: next(ticks), monotonic=lambda: next(ticks))
-        for module in (loop, training_clock):
+        for module in (loop, clock_module):
             patched.setattr(module, "time", clock)
         precision = choose_precision(config.training.precision, CPU)
         trainer = Rehearsal(config, data, RunFolder(corpus), model, CPU, precision)

@@ -6,9 +6,8 @@ import re
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
+
+from backstory.config.clock import CLOCK
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -241,7 +242,10 @@ _DISPLAY: ContextVar[_Display | None] = ContextVar("display", default=None)
 
 @contextmanager
 def shown_progress(console: Console | None = None) -> Iterator[None]:
-    """Show the progress of the texts that the block prepares, on standard error by default."""
+    """Show the progress of the texts that the block prepares, on standard error by default.
+
+    Time for which the process is suspended is left out of the time that is left, and of readings.
+    """
     if _DISPLAY.get() is not None:
         yield
         return
@@ -249,11 +253,8 @@ def shown_progress(console: Console | None = None) -> Iterator[None]:
     bars = _bars(console) if console.is_terminal and not console.quiet else None
     token = _DISPLAY.set(_Display(console, bars))
     try:
-        if bars is None:
+        with CLOCK.listening(), bars or nullcontext():
             yield
-        else:
-            with bars:
-                yield
     finally:
         _DISPLAY.reset(token)
 
@@ -271,8 +272,13 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
             yield _lines(display.console, description, unit, size)
             return
         bars, task = display.bars, display.bars.add_task(description, total=1, unit=unit)
+
+        def update(done: int, total: int) -> None:
+            CLOCK.seconds()  # often, so that little work is left out with a suspension
+            bars.update(task, completed=done / size, total=total / size)
+
         try:
-            yield lambda done, total: bars.update(task, completed=done / size, total=total / size)
+            yield update
         finally:
             bars.remove_task(task)
 
@@ -320,12 +326,12 @@ def _bars(console: Console) -> "Progress":
 
 
 def _lines(console: Console, description: str, unit: str, size: int) -> ProgressCallback:
-    started = printed = time.monotonic()
+    started = printed = CLOCK.seconds()
     first = last = 0
 
     def show(done: int, total: int) -> None:
         nonlocal started, printed, first, last
-        now = time.monotonic()
+        now = CLOCK.seconds()
         if done < last:  # the next part of the work begins
             started, first = now, done
         last = done

@@ -1,7 +1,6 @@
 """Examine trained runs, sets of runs that differ in their seed, and models in memory, and write the results."""
 
 import io
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked, with_article
+from backstory.config.clock import CLOCK
 from backstory.config.examination_options import ExaminationSettings, ExamineOptions
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
@@ -173,7 +173,7 @@ def _examine(
     Conditions that an earlier examination finished there are taken over if all that they depend on is the same; `again` takes
     nothing over. Raises UserError.
     """
-    began, ranks, settings = time.perf_counter(), ranks or SingleProcess(), subject.settings
+    began, ranks, settings = CLOCK.seconds(), ranks or SingleProcess(), subject.settings
     destination = destination if ranks.rank == 0 else None
     store = LossStore(destination, _store_settings(subject, settings), again)
     losses = measure(settings.experiment, subject.examination, progress, by=settings.by, store=store, ranks=ranks)
@@ -183,7 +183,7 @@ def _examine(
         subject.provenance,
         weights=subject.depends_on.get("weights"),
         ranks=ranks.world,
-        seconds=round(time.perf_counter() - began, 1),
+        seconds=round(CLOCK.seconds() - began, 1),
         taken_over=store.taken,
     )
     subject.check_unchanged(destination)

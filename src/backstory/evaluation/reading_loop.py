@@ -1,7 +1,6 @@
 """Read a stream of tokens once, block by block: predict, score, and only then let the reader learn."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from backstory.config import NonFiniteError
 from backstory.config.arguments import checked
+from backstory.config.clock import CLOCK
 from backstory.models import Prediction
 from backstory.readers.base import Block, Reader, blocks, check_rows
 
@@ -84,7 +84,7 @@ class StreamReading:
         self.reader, self.ids, self.first, self.observer = reader, ids, first, observer
         self.batch_size, self.block, self.rows = min(batch_size, len(ids)), block or reader.block, rows
         self.position = position or Position()
-        self._started = time.perf_counter() - self.position.seconds
+        self._started = CLOCK.seconds() - self.position.seconds
         self.nats, self.tokens = self.position.nats, self.position.tokens
         """Sum of the nats of all tokens scored so far, and their number."""
         if reset and position is None:
@@ -117,11 +117,11 @@ class StreamReading:
     def observe(self, block: Block) -> None:
         """Let the reader learn from a block that was scored."""
         self.reader.observe(block.targets)
-        self.position = Position(block.index + 1, self.nats, self.tokens, time.perf_counter() - self._started)
+        self.position = Position(block.index + 1, self.nats, self.tokens, CLOCK.seconds() - self._started)
 
     def result(self) -> Reading:
         """Return the score of what was read."""
-        seconds = time.perf_counter() - self._started
+        seconds = CLOCK.seconds() - self._started
         return Reading(self.nats / self.tokens, self.tokens, self.batch_size, seconds)
 
 

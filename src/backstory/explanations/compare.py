@@ -4,7 +4,6 @@ The figure of "A language model with dynamic weights": gain per block along a se
 """
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
+from backstory.config.clock import CLOCK
 from backstory.config.explanation_options import CompareOptions
 from backstory.config.options import folder_name
 from backstory.config.small_file import resolved
@@ -70,10 +70,10 @@ def compare_readers(
     opened = [OpenedReader(reader, setup.run, setup.reader, setup.layers), *map(source.open_other, against)]
     readers = [replace(one, name=name) for one, name in zip(opened, names, strict=True)]
     destination = source.destination(_folder_name(source, options, reader, against), "comparison")
-    provenance, began = setup.provenance(), time.perf_counter()
+    provenance, began = setup.provenance(), CLOCK.seconds()
     scored = _read_stretch(setup, readers, options, end, progress)
     figures = _figures(source, scored, readers, options)
-    provenance = replace(provenance, seconds=round(time.perf_counter() - began, 1))
+    provenance = replace(provenance, seconds=round(CLOCK.seconds() - began, 1))
     for one in readers:
         one.run.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, provenance)

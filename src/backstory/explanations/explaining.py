@@ -1,6 +1,5 @@
 """Explain a passage with a trained run: find it, read it with its context, and write result.json."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
+from backstory.config.clock import CLOCK
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions
 from backstory.config.options import folder_name
 from backstory.config.terminal import ProgressCallback
@@ -96,7 +96,7 @@ def explain_passage(
         other, against_part = source.open_other(options.against), other_folder_part(options.against)
     parts = options.name_parts(source.folder_part, named, setup.reader.precision.name, against_part)
     destination = source.destination(folder_name("explain", name, *parts), "explanation")
-    provenance, began = setup.provenance(), time.perf_counter()
+    provenance, began = setup.provenance(), CLOCK.seconds()
     task = _task(setup, where, other, last=case is not None)
     explanation = explainer.explain(task, progress)
     passage = _passage(source, where, task, explanation, case)
@@ -109,7 +109,7 @@ def explain_passage(
         found=None if case is None else CaseRecord(**vars(case), word=passage.words[-1].text),
         passage=passage,
     )
-    provenance = replace(provenance, seconds=round(time.perf_counter() - began, 1))
+    provenance = replace(provenance, seconds=round(CLOCK.seconds() - began, 1))
     for run_read in (setup.run, *([other.run] if other else [])):
         run_read.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, provenance)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
+from backstory.config.clock import Clock
 from backstory.config.process import StopRequest
 from backstory.config.scores import perplexity
 from backstory.config.terminal import say
@@ -39,7 +40,6 @@ from backstory.training.checkpointing import (
     write_best,
     write_last,
 )
-from backstory.training.clock import Clock
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
 from backstory.training.objectives import ANSWER_SHARE, build_objective

@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 from backstory.config import NonFiniteError, RunConfig
+from backstory.config.clock import Clock
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision
 from backstory.readers import StaticReader
-from backstory.training.clock import Clock
 
 
 def read_validation(

@@ -1,4 +1,4 @@
-"""The clock of a training: it leaves out the time for which the process is suspended."""
+"""The clock leaves out the time for which the process is suspended."""
 
 import signal
 import threading
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from backstory.training.clock import Clock
+from backstory.config.clock import Clock
+from backstory.config.terminal import progress_bar
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs the signals of job control")
 
@@ -34,6 +35,23 @@ def test_time_before_a_process_goes_on_is_left_out_from_the_last_reading(pass_ti
         assert clock.seconds() - began == 3.0
     pass_time(5.0)
     assert clock.seconds() - began == 8.0
+
+
+def test_a_suspended_command_has_the_time_left_of_its_work(
+    pass_time: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("reading") as progress:
+        progress(0, 100)
+        pass_time(90.0)
+        progress(10, 100)
+        pass_time(3600.0)
+        signal.raise_signal(signal.SIGCONT)
+        pass_time(90.0)
+        progress(20, 100)
+    assert [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "0:13:30 left",
+        "0:12:00 left",
+    ]
 
 
 def test_another_handler_is_called_and_stands_again(pass_time: Callable[[float], None]) -> None:

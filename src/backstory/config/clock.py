@@ -1,4 +1,4 @@
-"""Clock of a training, which stands still while the process is suspended, as by Ctrl-Z."""
+"""Clock of long work, which stands still while the process is suspended, as by Ctrl-Z."""
 
 import signal
 import threading
@@ -47,3 +47,7 @@ class Clock:
             yield
         finally:
             signal.signal(SIGCONT, signal.SIG_DFL if before is None else before)
+
+
+CLOCK = Clock()
+"""Times readings, and the progress that a command shows."""
