@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from backstory.config.terminal import fitted, hanging
+from backstory.config.terminal import fitted, hanging, terminal_width
 
 
 def test_a_long_line_goes_on_under_its_text_and_a_command_stays_whole() -> None:
@@ -29,6 +29,15 @@ def test_lines_are_fitted_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -
     assert fitted("one two three four") == "one two three four"
     monkeypatch.setattr("sys.stdout", Terminal())
     assert fitted("one two three four\n\n a  b") == "one two\nthree four\n\n a  b"
+
+
+def test_a_table_is_folded_where_the_terminal_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert terminal_width() == 80
+    monkeypatch.setattr("sys.stdout", Terminal())
+    assert terminal_width() == 60
+    monkeypatch.setenv("COLUMNS", "200")
+    assert terminal_width() == 80
 
 
 class Terminal(io.StringIO):

@@ -166,6 +166,27 @@ def test_groups_that_do_not_fit_side_by_side_follow_below(folder: Any) -> None:
     assert max(map(len, below)) <= 80 and sum("+0.1000" in line for line in below) == 2
 
 
+def test_effects_follow_below_where_the_terminal_is_narrow(folder: Any) -> None:
+    made = [condition(f"truncate-{n}", 0.1, 300, method="truncate", context=n) for n in (5, 10)]
+    effective = {"context": 5, "low": 5, "high": 5, "more_context_hurts": False}
+    groups = [group("tag", name, made, effective_context=effective) for name in ("NN", "VB", "JJ", "RB")]
+    figures = examination("truncate", made, groups=groups, effective_context={**effective, "threshold_percent": 1.0})
+    [result] = read(folder({"truncate": figures})).results
+    lines = table(result, 56)
+    first = next(number for number, line in enumerate(lines) if line.startswith("   context"))
+    assert lines[first : first + 6] == [
+        "   context  perplexity   percent",
+        "         5       99.48    +10.5%",
+        "        10       99.48    +10.5%",
+        "   context  effect, nats  95% interval",
+        "         5       +0.1000  +0.0800 to +0.1200",
+        "        10       +0.1000  +0.0800 to +0.1200",
+    ]
+    below = lines[lines.index("  by tag, effects in nats:") :]
+    assert max(map(len, below)) <= 56 and sum("+0.1000" in line for line in below) == 4
+    assert "   context  perplexity  effect, nats   percent  95% interval" in table(result)
+
+
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"

@@ -17,7 +17,7 @@ from backstory.config.free_memory import available_memory
 from backstory.config.process import cpu_cores
 from backstory.config.small_file import is_pipe
 from backstory.config.strict import between
-from backstory.config.terminal import progress_bar
+from backstory.config.terminal import progress_bar, terminal_width
 from backstory.jobs.child import threads
 from backstory.jobs.workers import MOST_WORKERS, hosted, started_ranks
 
@@ -132,7 +132,7 @@ def examined(options: ExamineArguments, ranks: "Ranks", progress: Any = None) ->
 
 def described(examination: "ExaminationResult") -> str:
     """Return an examination as lines of text: its table, the findings, and how to keep it if it was not written."""
-    lines = [str(examination.table()), findings(examination)]
+    lines = [str(examination.table(terminal_width())), findings(examination)]
     if examination.path is None:
         several = len(examination.figures.models or ()) > 1
         written = "the result of the set was not written" if several else "nothing was written"

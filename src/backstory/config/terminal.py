@@ -183,6 +183,11 @@ def say(console: Console, line: str) -> None:
     console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+def terminal_width() -> int:
+    """Return the width of the terminal, or 80 where standard output is not one: a wider table than this is folded."""
+    return min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+
+
 def fitted(text: str) -> str:
     """Return text for standard output; on a terminal, lines that are too long are broken between words, in `hanging` form."""
     if not sys.stdout.isatty():

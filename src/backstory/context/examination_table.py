@@ -15,9 +15,15 @@ from backstory.results.examination_record import (
 )
 from backstory.results.result_file import Result
 
+WIDEST = 80
+"""Width of the tables in characters, where the terminal is not narrower."""
 
-def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
-    """Return a result as lines: its heading, every condition, and the effects in every group of a split."""
+
+def table(result: Result[ExaminationFigures[Any]], width: int = WIDEST) -> list[str]:
+    """Return a result as lines: its heading, every condition, and the effects in every group of a split.
+
+    Columns of a table that do not fit into the `width` follow below.
+    """
     f, baseline, unit = result.figures, result.figures.baseline, result.figures.counted_in
     reader = "" if f.read_by == "static" else f", {f.read_by} reader"
     batch = f" in a batch of {f.batch_size}" if f.batch_size > 1 else ""
@@ -33,7 +39,7 @@ def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
     if f.unknown_tag_share is not None:
         share = f"{f.unknown_tag_share:.1%}"
         lines.append(f"  tags: {f.tagger}; {share} of the words are unknown, neither content nor function")
-    lines += _conditions(f.conditions, bool(f.models))
+    lines += _conditions(f.conditions, bool(f.models), width)
     if isinstance(f, TruncationFigures):
         words, within = f.context_in_words(), f"within {f.effective_context.threshold_percent:g}% of perplexity"
         answer = f"{words}, {within}" if f.effective_context.best is None else f"none; {words}"
@@ -48,7 +54,7 @@ def table(result: Result[ExaminationFigures[Any]]) -> list[str]:
         )
         lines.append(f"  the model reads at most {f.window:,} {'pieces' if f.pieces_per_word else 'tokens'}{cut}")
     for by in dict.fromkeys(group.by for group in f.groups):
-        lines += _split(by, [group for group in f.groups if group.by == by])
+        lines += _split(by, [group for group in f.groups if group.by == by], width)
     return lines
 
 
@@ -61,34 +67,38 @@ def _hurt(condition: EffectRecord) -> float | None:
     return condition.hurt if isinstance(condition, CacheEffect) else None
 
 
-def _conditions(conditions: Sequence[EffectRecord], several: bool) -> list[str]:
+def _conditions(conditions: Sequence[EffectRecord], several: bool, width: int) -> list[str]:
+    """Return a line for each condition; where these are too wide, first the perplexities and then the effects."""
     head = "context" if conditions[0].method == TRUNCATE else "condition"
-    width = max(len(head) + 1, *(len(label(c)) for c in conditions))
-    deviation = f"  {'+-':>7}" if several else ""
-    lines = [f"  {head:>{width}}  {'perplexity':>10}  {'effect, nats':>12}{deviation}  {'percent':>8}  95% interval"]
-    for c in conditions:
-        spread = f"  {c.deviation:>7.4f}" if several else ""
-        hurt = "" if _hurt(c) is None else f"; the cache makes {_hurt(c):.1%} of the targets worse"
-        interval = MISSING if c.interval is None else " to ".join(signed(end, 4) for end in c.interval)
-        lines.append(
-            f"  {label(c):>{width}}  {bounded(c.perplexity, ',.2f'):>10}  {signed(c.effect, 4):>12}{spread}"
-            f"  {signed_percent(c.effect_percent):>8}"
-            f"  {interval}{hurt}"
-        )
-    return lines
+    left = max(len(head) + 1, *(len(label(c)) for c in conditions))
+    names = [f"{name:>{left}}" for name in (head, *map(label, conditions))]
+    perplexity = ["perplexity", *(f"{bounded(c.perplexity, ',.2f'):>10}" for c in conditions)]
+    effect = ["effect, nats", *(f"{signed(c.effect, 4):>12}" for c in conditions)]
+    spread = [f"{'+-':>7}", *(f"{c.deviation:>7.4f}" for c in conditions)] if several else None
+    percent = [f"{'percent':>8}", *(f"{signed_percent(c.effect_percent):>8}" for c in conditions)]
+    interval = ["95% interval", *map(_interval, conditions)]
+
+    def lines(*columns: list[str] | None) -> list[str]:
+        return [f"  {'  '.join(cells)}" for cells in zip(names, *filter(None, columns), strict=True)]
+
+    shown = lines(perplexity, effect, spread, percent, interval)
+    if max(map(len, shown)) > width:
+        shown = [*lines(perplexity, percent), *lines(effect, spread, interval)]
+    hurts = [hurt for c in conditions if (hurt := _hurt(c)) is not None]
+    return shown + [f"  the cache makes {hurt:.1%} of the targets worse" for hurt in hurts]
 
 
-WIDEST = 80
-"""Width of a table of groups in characters; of more groups than fit, the others follow below."""
+def _interval(condition: EffectRecord) -> str:
+    return MISSING if condition.interval is None else " to ".join(signed(end, 4) for end in condition.interval)
 
 
-def _split(by: str, groups: Sequence[GroupRecord[Any]]) -> list[str]:
+def _split(by: str, groups: Sequence[GroupRecord[Any]], width: int) -> list[str]:
     """Return the effects in the groups of a split as lines, a column for each."""
     names = [label(c) for c in groups[0].conditions]
     left = max(len("share of targets"), *map(len, names))
     parts: list[list[GroupRecord[Any]]] = []
     for group in groups:
-        if not parts or left + 2 + sum(2 + _width(one) for one in [*parts[-1], group]) > WIDEST:
+        if not parts or left + 2 + sum(2 + _width(one) for one in [*parts[-1], group]) > width:
             parts.append([])
         parts[-1].append(group)
     return [f"  by {by}, effects in nats:", *(line for part in parts for line in _columns(part, names, left))]

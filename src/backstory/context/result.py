@@ -11,7 +11,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
 from backstory.context.effects import figures
-from backstory.context.examination_table import table
+from backstory.context.examination_table import WIDEST, table
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
 from backstory.reports.svg import FILES
@@ -34,9 +34,9 @@ class ExaminationResult(Result[ExaminationFigures[Any]]):
         """Return a result with its losses."""
         return ExaminationResult(**vars(result), losses=tuple(losses))
 
-    def table(self) -> str:
-        """Return the conditions as lines for a person, and those of every group."""
-        return "\n".join(table(self))
+    def table(self, width: int = WIDEST) -> str:
+        """Return the conditions as lines for a person, and those of every group; wider tables than this are folded."""
+        return "\n".join(table(self, width))
 
     @checked()
     def plot(self, path: Path | str) -> Path:
