@@ -66,9 +66,10 @@ def load_plugin(name: Path, given_to: str = "--plugin") -> PluginSource:
         if not path.is_file() or path.suffix != ".py":
             raise _absent(name, given_to)
         _import_from(str(path.parent), last=True)
-        LOADED[key] = source_of_file(path)
+        content = path.read_bytes()  # once: the hash is of what runs, also while the file is edited
+        LOADED[key] = source_of_file(path, content)
         try:
-            _run(path, path.read_bytes(), "plugin")
+            _run(path, content, "plugin")
         except UserError:
             del LOADED[key]
             raise
@@ -202,7 +203,7 @@ def _run(path: Path, source: bytes, what: str) -> types.ModuleType:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise _not_loaded(error, source_of_file(path).files, what, path.name) from None
+        raise _not_loaded(error, source_of_file(path, source).files, what, path.name) from None
     return module
 
 

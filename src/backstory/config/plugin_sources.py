@@ -5,7 +5,7 @@ import hashlib
 import importlib.util
 import linecache
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,20 +24,21 @@ class PluginSource:
     """False for a part of a notebook or of the program itself, which other processes cannot load."""
 
 
-def source_of_file(path: Path) -> PluginSource:
-    """Return the source of a Python file with the modules beside it that it imports."""
-    return _source(tuple(_with_neighbours(resolved(path))))
+def source_of_file(path: Path, content: bytes | None = None) -> PluginSource:
+    """Return the source of a Python file with the modules beside it that it imports; its `content`, if it has been read."""
+    return _source(_with_neighbours(resolved(path), content))
 
 
 def source_of_module(name: str) -> PluginSource:
     """Return the source of a module: all files of the package that it is in, or its file with those beside it."""
     spec = importlib.util.find_spec(name.partition(".")[0])
     if spec is None:
-        return _source(())
+        return _source({})
     if folders := spec.submodule_search_locations:
-        return _source(tuple(sorted(resolved(file) for folder in folders for file in Path(folder).rglob("*.py"))))
+        files = sorted(resolved(file) for folder in folders for file in Path(folder).rglob("*.py"))
+        return _source({file: file.read_bytes() for file in files})
     file = Path(spec.origin or "")
-    return source_of_file(file) if file.is_file() and file.suffix == ".py" else _source(())
+    return source_of_file(file) if file.is_file() and file.suffix == ".py" else _source({})
 
 
 def source_of_main(file: str) -> PluginSource:
@@ -50,30 +51,29 @@ def source_of_main(file: str) -> PluginSource:
     return PluginSource((), digest, reloads=False)
 
 
-def _source(files: Sequence[Path]) -> PluginSource:
-    contents = [file.read_bytes() for file in files]
-    if len(files) == 1:
-        return PluginSource(tuple(files), hashlib.sha256(contents[0]).hexdigest())
-    digests = "".join(hashlib.sha256(content).hexdigest() for content in contents)
-    return PluginSource(tuple(files), hashlib.sha256(digests.encode()).hexdigest())
+def _source(contents: Mapping[Path, bytes]) -> PluginSource:
+    digests = [hashlib.sha256(content).hexdigest() for content in contents.values()]
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return PluginSource(tuple(contents), whole)
 
 
-def _with_neighbours(path: Path) -> list[Path]:
-    """Return a file and the modules in its folder that it imports, directly or through one of them."""
-    files, waiting = [], [path]
+def _with_neighbours(path: Path, content: bytes | None) -> dict[Path, bytes]:
+    """Return the content of a file and of the modules in its folder that it imports, directly or through one of them."""
+    contents, waiting = dict[Path, bytes](), [path]
     while waiting:
         file = waiting.pop(0)
-        if file in files:
+        if file in contents:
             continue
-        files.append(file)
-        waiting += (neighbour for name in _imports(file) if (neighbour := path.with_name(f"{name}.py")).is_file())
-    return files
+        contents[file] = content if file == path and content is not None else file.read_bytes()
+        names = _imports(contents[file])
+        waiting += (neighbour for name in names if (neighbour := path.with_name(f"{name}.py")).is_file())
+    return contents
 
 
-def _imports(file: Path) -> Iterator[str]:
-    """Yield the top-level names that a file imports; nothing where it is no Python."""
+def _imports(content: bytes) -> Iterator[str]:
+    """Yield the top-level names that the content of a file imports; nothing where it is no Python."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
