@@ -411,6 +411,15 @@ MISTAKES = [
     ("recipe copy demo mine.yaml", r"mine.yaml exists; choose another file"),
     ("recipe copy run new.txt", r"must end in .yaml; use new.txt.yaml"),
     ("recipe copy demo new.txt", r"must end in .yaml; use new.txt.yaml"),
+    (
+        "recipe copy hf:gpt2 new.yaml",
+        r"hf:gpt2 is a model of Hugging Face, .*, not trained: `backstory evaluate hf:gpt2 TEXT`$",
+    ),
+    (
+        f"{TRAIN} --out hf:new",
+        r"^hf:new is the name of a model of Hugging Face \(hf:...\); choose another folder with --out$",
+    ),
+    ("sweep run demo --space demo --out hf:new", r"^hf:new is the name of a model of Hugging Face"),
     ("recipe copy demo file/new.yaml", r"cannot write file/new.yaml: Not a directory"),
     ("recipe copy demo nowhere/new.yaml", r"cannot write nowhere/new.yaml: No such file"),
     # Places.
@@ -529,6 +538,10 @@ MISTAKES = [
     ("evaluate run --reader ensemble:runs=elsewhere", r"run of the ensemble .*: elsewhere is .*; write hf: before it"),
     ("export elsewhere", r"^elsewhere is a model of Hugging Face, which can only be read .*; name a run trained here$"),
     (f"{TRAIN} --init-from elsewhere", r"^elsewhere is a model of Hugging Face, which can only be read"),
+    (
+        "recipe copy elsewhere new.yaml",
+        r"^elsewhere is a model of Hugging Face, .*`backstory evaluate hf:elsewhere TEXT`$",
+    ),
     ("train ./elsewhere --resume", r"^elsewhere is a model of Hugging Face, which can only be read"),
     (
         "train elsewhere",

@@ -125,13 +125,7 @@ def load(name_or_path: str) -> RunConfig:
 
     Warns of a run that is called like a recipe and has other settings, which are taken.
     """
-    prefixed = name_or_path.startswith("hf:")
-    if prefixed or (name_or_path not in names() and holds_model_elsewhere(Path(name_or_path))):
-        model = name_or_path if prefixed else f"hf:{name_or_path}"
-        raise UserError(
-            f"{name_or_path} is a model of Hugging Face, which is read here, not trained: "
-            f"`backstory evaluate {pasted(model)} TEXT`"
-        )
+    check_has_settings(name_or_path)
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         config = from_file(RunConfig, settings, Path(name_or_path))
         if name_or_path in names() and config != _packaged(name_or_path):
@@ -142,6 +136,17 @@ def load(name_or_path: str) -> RunConfig:
             )
         return config
     return _packaged(name_or_path) if name_or_path in names() else _PACKAGED.load(name_or_path)
+
+
+def check_has_settings(name_or_path: str) -> None:
+    """Raise UserError for a model of Hugging Face, which has no settings of a training."""
+    prefixed = name_or_path.startswith("hf:")
+    if prefixed or (name_or_path not in names() and holds_model_elsewhere(Path(name_or_path))):
+        model = name_or_path if prefixed else f"hf:{name_or_path}"
+        raise UserError(
+            f"{name_or_path} is a model of Hugging Face, which is read here, not trained: "
+            f"`backstory evaluate {pasted(model)} TEXT`"
+        )
 
 
 def load_recipe(name_or_path: str) -> RunConfig:

@@ -25,6 +25,9 @@ LONGEST_ENDING = 200
 def check_writable(folder: Path) -> None:
     """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
     check_utf8(folder.absolute())
+    first = Path(*folder.parts[:1])
+    if str(first).lower().startswith("hf:") and not first.exists():
+        raise UserError(f"{folder} is the name of a model of Hugging Face (hf:...); choose another folder with --out")
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {nearest}; choose another folder with --out")
