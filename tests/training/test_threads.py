@@ -13,9 +13,9 @@ from runs import outcome, with_training
 
 from backstory.config import RunConfig, UserError
 from backstory.models.devices import restored_threads
+from backstory.models.thread_timing import fastest_threads
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.training import Stopped, threads, train
-from backstory.training.threads import fastest_threads
 
 
 @pytest.fixture

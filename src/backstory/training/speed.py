@@ -17,13 +17,13 @@ from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
 from backstory.models.devices import keep_freed_memory, restored_threads
+from backstory.models.thread_timing import median_seconds, on_threads
 from backstory.readers import StaticReader
 from backstory.storage.provenance import commit, processor, versions
 from backstory.training.gradients import LOSS, Eager, build_gradient
 from backstory.training.matrix_products import fastest_run, step_products
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
-from backstory.training.threads import median_seconds, on_threads
 
 READING_SECONDS = 2.0
 """Seconds for which a model reads."""
