@@ -29,7 +29,9 @@ from backstory.data.tags import check_tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
 from backstory.evaluation.opening import open_evaluation
 from backstory.models import LanguageModel
+from backstory.models.devices import restored_threads
 from backstory.readers import Reader
+from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import READERS, parse_stack, stack_name
 from backstory.results.common import UnknownTokens
 from backstory.results.result_file import write_result
@@ -44,6 +46,7 @@ OF_RUNS = ("reader", "precision", "data_dir", "corpus", "allow_unknown", *LoadOp
 
 
 @checked()
+@restored_threads()
 def examine_run(
     run: Path | str | Run,
     options: ExamineOptions | None = None,
@@ -70,8 +73,11 @@ def examine_run(
     destination = options.out
     if destination is None and setup.run.results is not None:
         destination = within(setup.run.results, options.folder_name(setup.split.name, reader))
-    if destination is not None and (ranks or SingleProcess()).rank == 0:
+    ranks = ranks or SingleProcess()
+    if destination is not None and ranks.rank == 0:
         check_place(destination, "examination")
+    if ranks.world == 1:
+        choose_threads(setup.reader, setup.split.ids, tokens=options.targets * options.context_length)
     subject = subject_of_run(setup, reader, options)
     return _examine(subject, destination, progress=progress, ranks=ranks, again=options.again)
 

@@ -26,7 +26,9 @@ from backstory.evaluation.open_vocabulary import open_bits_per_byte
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.proving import check_proof, write_proof
 from backstory.evaluation.reading_loop import Position, Reading, read
+from backstory.models.devices import device_name, restored_threads
 from backstory.readers.base import Reader, StaticReader, block_count
+from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.readers.saved_reading import reader_identity
 from backstory.results.common import OverlapRecord, UnknownTokens
@@ -39,6 +41,7 @@ from backstory.storage.run_files import RESULT
 
 
 @checked()
+@restored_threads()
 @torch.no_grad()
 def evaluate(
     model: Path | str | Run, options: EvalOptions | None = None, progress: ProgressCallback | None = None, **fields: Any
@@ -66,7 +69,6 @@ def evaluate(
     overlap = setup.overlap(options.data_dir, options.allow_equal_splits)
     check_text(setup)
     destination = result_folder(setup)
-    origin = setup.provenance()
 
     reader, start, batch_size = setup.reader, setup.dataset.vocabulary.start, options.batch_size
     before = setup.split.ids[:0] if options.after is None else setup.dataset.splits[options.after].ids
@@ -75,7 +77,7 @@ def evaluate(
     audit = audit_of(reader, len(setup.split.ids), options)
     checkpoint = EvaluationCheckpoint(
         destination,
-        lambda: evaluation_identity(setup, origin.device),
+        lambda: evaluation_identity(setup, device_name(setup.run.device)),
         {metric.name: metric for metric in metrics} | {"audit": audit},
         save_every=0.0 if options.per_token is not None else options.save_every,
         resume=options.resume,
@@ -83,6 +85,9 @@ def evaluate(
         total=len(before) + len(setup.split.ids) * (2 if adapted else 1),
     )
     with checkpoint:
+        if not checkpoint.is_resumed:
+            choose_threads(reader, setup.split.ids, batch_size, checkpoint.total)
+        origin = setup.provenance()
         if options.after is not None:
             deque(checkpoint.read("after", reader, before, start, batch_size=batch_size), maxlen=0)
         reset = options.after is None
@@ -145,8 +150,9 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
     options, split, vocabulary = setup.options, setup.split, setup.dataset.vocabulary
     # Overlap is measured on tokens, and with most tokenizers these lack the line ends of the training text.
     overlap = setup.overlap(options.data_dir, True) if vocabulary.tokenizer.name == "words" else None
-    destination, origin = result_folder(setup), setup.provenance()
-    batch_size = min(options.batch_size, len(split.documents))
+    destination, batch_size = result_folder(setup), min(options.batch_size, len(split.documents))
+    choose_threads(setup.reader, split.ids, batch_size)
+    origin = setup.provenance()
     reading = LineReading(setup.reader, split, vocabulary.start, batch_size=batch_size)
     reading.observer = audit = line_audit(reading, options.audit_places, options.audit_seed)
     passes = {"text": reading}
@@ -184,11 +190,13 @@ def _proved(figures: EvaluationFigures, setup: EvalSetup, progress: ProgressCall
     return replace(figures, proof=write_proof(setup, proof, figures.nats_per_token, progress))
 
 
+@restored_threads()
 def audit_reader(setup: EvalSetup, progress: ProgressCallback | None = None) -> tuple[Reading, AuditReport]:
     """Read the text once, audited, without any metric; return the score and the audit's report. Raises UserError."""
     if setup.lines is not None:
         raise UserError("an audit reads a text from end to end; leave --each-line out")
     check_text(setup)
+    choose_threads(setup.reader, setup.split.ids, setup.options.batch_size)
     return audit_ids(setup.reader, setup.split.ids, setup.dataset.vocabulary.start, setup.options, progress)
 
 

@@ -13,6 +13,7 @@ from backstory.config import UserError
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
+from backstory.readers.reading_threads import resume_threads
 from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
 from backstory.runs.run import ChangedRun
 from backstory.storage.atomic import sweep_temporaries
@@ -43,8 +44,8 @@ class Stateful(Protocol):
 class EvaluationCheckpoint:
     """The passes over text that make up an evaluation, saved next to its result until it ends.
 
-    A context manager: it locks the folder, resumes the parts if asked to, and removes the checkpoint at a good end. Without a
-    folder nothing is saved.
+    A context manager: it locks the folder, resumes the parts and the number of threads if asked to, and removes the checkpoint
+    at a good end. Without a folder nothing is saved.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class EvaluationCheckpoint:
             self._saved = open_folder(stack, self.folder, "evaluation", self.resume)
             sweep_temporaries(self.folder, f"*-{RESULT}")
             if self._saved is not None:
+                resume_threads(self._saved.identity.get("device"))
                 self._load(self._saved)
             self._exit = stack.pop_all()
         return self
@@ -87,6 +89,11 @@ class EvaluationCheckpoint:
             # A checkpoint of weights that are gone is of no use.
             if self.folder is not None and (kind is None or issubclass(kind, ChangedRun)):
                 remove_checkpoints(self.folder, PREFIX)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Return True, before the first pass, if an evaluation goes on with the number of threads that it began with."""
+        return self._saved is not None
 
     def read(
         self,

@@ -31,7 +31,9 @@ from backstory.explanations.explained_text import (
 from backstory.explanations.gain_passages import excerpts
 from backstory.explanations.gains import ScoredText, comparisons, documents, perplexities, positions
 from backstory.explanations.passage_reading import word_score_of
+from backstory.models.devices import restored_threads
 from backstory.readers import Reader
+from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import names_readers, parse_stack, stack_name
 from backstory.results.common import UnknownTokens
 from backstory.results.explanation_record import ComparedReader, ComparisonFigures
@@ -43,6 +45,7 @@ LONGEST_NAME = 180
 
 
 @checked()
+@restored_threads()
 def compare_readers(
     run: Path | str | Run,
     options: CompareOptions | None = None,
@@ -70,6 +73,7 @@ def compare_readers(
     opened = [OpenedReader(reader, setup.run, setup.reader, setup.layers), *map(source.open_other, against)]
     readers = [replace(one, name=name) for one, name in zip(opened, names, strict=True)]
     destination = source.destination(_folder_name(source, options, reader, against), "comparison")
+    choose_threads(setup.reader, setup.split.ids, tokens=len(readers) * (end - first_token_read(options)))
     provenance, began = setup.provenance(), CLOCK.seconds()
     scored = _read_stretch(setup, readers, options, end, progress)
     figures = _figures(source, scored, readers, options)

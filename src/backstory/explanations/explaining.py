@@ -28,7 +28,9 @@ from backstory.explanations.explained_text import (
 )
 from backstory.explanations.memory_reads import check_memory, memory
 from backstory.explanations.passage_reading import surprisal, word_score_of
+from backstory.models.devices import restored_threads
 from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.common import UnknownTokens
 from backstory.results.explanation_record import CaseRecord, ExplanationFigures
@@ -60,6 +62,7 @@ EXPLANATIONS = {
 
 
 @checked()
+@restored_threads()
 def explain_passage(
     run: Path | str | Run,
     name: str = "surprisal",
@@ -86,6 +89,7 @@ def explain_passage(
     source = ExplainedText.open(run, reader, options, text)
     setup = source.setup
     explainer.check(setup)
+    choose_threads(setup.reader, setup.split.ids, tokens=_at_least_read(options, len(setup.split.ids)))
     case, where = None, options
     progress = progress or (lambda done, total: None)
     if options.find is not None:
@@ -113,6 +117,11 @@ def explain_passage(
     for run_read in (setup.run, *([other.run] if other else [])):
         run_read.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, provenance)
+
+
+def _at_least_read(options: ExplainOptions, tokens: int) -> int:
+    """Return how many of a text's tokens are read up to the passage; all, if it is searched for one."""
+    return tokens if options.find is not None else options.at - first_token_read(options)
 
 
 def _passage(

@@ -13,11 +13,13 @@ from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup, open_evaluation
+from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader
 from backstory.readers.gradient_statistics import NoStatistics, Statistics, collect, load_statistics, save_statistics
 from backstory.readers.kind import BuildContext, saved_in
 from backstory.readers.learned import learned_name, save_learned
 from backstory.readers.meta_training import train_gates
+from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import (
     READERS,
     ConfiguredLayer,
@@ -48,6 +50,7 @@ ValueLists = dict[str, list[Any]]
 """The values to try for each setting."""
 
 
+@restored_threads()
 def collect_statistics(
     opened: EvalSetup,
     moving: str,
@@ -61,6 +64,7 @@ def collect_statistics(
     _check_split(split.name)
     _check_run(run)
     text = f"{opened.dataset.corpus} {split.name}, {opened.dataset.fingerprint}"
+    choose_threads(opened.reader, split.ids[:tokens], batch_size)
     statistics = collect(
         run.model, split.ids[:tokens], opened.dataset.vocabulary.start, text=text, moving=moving, batch_size=batch_size,
         segment=segment, precision=opened.reader.precision, progress=progress,
@@ -69,6 +73,7 @@ def collect_statistics(
     return save_statistics(saved_in(run), statistics), statistics
 
 
+@restored_threads()
 def tune_reader(
     model: Path | str,
     stack: Stack,
@@ -99,8 +104,9 @@ def tune_reader(
     lists = parse_grid(stack if in_turn else stack[-1:], grid)
     setup = open_evaluation(model, split=split, allow_unknown=True, **fields)
     _check_run(setup.run)
-    search = _tune_in_turn if in_turn else _tune_outermost
-    tuned, best = search(setup, stack, lists, setup.split.ids[:tokens], progress)
+    search, ids = _tune_in_turn if in_turn else _tune_outermost, setup.split.ids[:tokens]
+    choose_threads(setup.reader, ids)
+    tuned, best = search(setup, stack, lists, ids, progress)
     setup.run.check_unchanged(setup.run.folder / SAVED)
     text, record = f"the first {tuned.tokens:,} tokens of {split}", search_record(tuned)
     paths = [save_settings(setup.run, stack[: n + 1], settings, text, record) for n, settings in sorted(best.items())]
@@ -210,6 +216,7 @@ def _settings_of(layer: Layer) -> Set[str]:
     return to_dict(READERS[layer.name].settings()).keys()
 
 
+@restored_threads()
 def train_learned(
     opened: EvalSetup,
     base: DynamicSettings,
@@ -237,6 +244,7 @@ def train_learned(
         statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.argument)
     except NoStatistics as error:  # a meta-learner cannot do without
         raise UserError(error.problem) from None
+    choose_threads(opened.reader, split.ids[skip:])
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
