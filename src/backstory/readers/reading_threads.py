@@ -11,8 +11,8 @@ from backstory.models.thread_timing import fastest_threads, threads_are_fixed
 from backstory.readers.base import Reader, StaticReader, blocks
 
 TOKENS = 128
-"""Tokens of a timed step, of all rows together. In shorter steps, waking the threads takes as long as they save; in longer ones,
-several threads beside a busy program take too long."""
+"""Tokens of a timed step, of all rows together. In shorter steps, waking the threads takes as long as they save; longer ones
+take too long with several threads beside a busy program."""
 STEPS, SHARE, SECONDS = 8, 0.04, 0.25
 """Steps that are timed as a rule, and how long they may take on an idle core: a share of the reading, or so many seconds."""
 MORE_WITHIN = 0.1
