@@ -215,7 +215,7 @@ class Rehearsal(Trainer):
         with nullcontext() if self.average is None else self.average.applied():
             self.note(self.read_validation()[0])
         best = progress.best_nats is None
-        if best:
+        if best or self.config.training.keep == "last":
             progress.best_nats, progress.best_epoch = 1.0, progress.epoch
             self.best = {name: tensor.clone() for name, tensor in weights(self.model).items()}
         return 1.0 + progress.epoch / 100, {}, best
@@ -252,7 +252,7 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
         trainer.other = other
         trainer.note(data.splits["train"].ids.tobytes())
         trainer.train(MagicMock(), MagicMock(), StopRequest(lambda: None))
-        trainer.note("finished")
+        trainer.note("finished", *(tensor.numpy().tobytes() for tensor in trainer.best.values()))
     return trainer.record
 
 

@@ -137,7 +137,7 @@ def _result(folder: Path, path: str, kind: type) -> Result[Any] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Text(Record):
+class _TextSettings(Record):
     """The settings of a run's text that a listing shows."""
 
     corpus: str | None = None
@@ -166,7 +166,7 @@ class _Training(Record):
 class _Settings(Record):
     """The settings of a run, of any version, that a listing reads."""
 
-    text: _Text | None = None
+    text: _TextSettings | None = None
     training: _Training | None = None
 
 
