@@ -12,7 +12,7 @@ from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.results.common import ProvenanceRecord
-from backstory.results.run_results import kept_epoch, read_epochs
+from backstory.results.run_results import epoch_of_weights, read_epochs
 from backstory.results.suite_run_record import RunRecord
 from backstory.storage.lock import held
 from backstory.storage.run_files import RESULT
@@ -119,10 +119,10 @@ class RunJob(Job):
         epochs = [record for record in records if record.seconds is not None]
         steps = max((r.step for r in records if r.step is not None), default=0)
         self.epoch = len(epochs)
-        kept = kept_epoch(epochs, training.keep)
-        if kept is None:
+        validated = epoch_of_weights(epochs, training.keep)
+        if validated is None:
             return
-        self.valid = kept.valid_perplexity
+        self.valid = validated.valid_perplexity
         minutes = (epochs[-1].seconds or 0.0) / 60
         if training.minutes is not None:
             share = minutes / training.minutes

@@ -15,7 +15,7 @@ from backstory.config.small_file import open_regular, read_small_text
 from backstory.config.terminal import one_line
 from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
-from backstory.results.run_results import CONFIG, kept_epoch, marked, read_epochs
+from backstory.results.run_results import CONFIG, epoch_of_weights, marked, read_epochs
 from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import LARGEST_COUNT, Count, Record, Weight, WrongValue, convert
 from backstory.storage.documents import parse
@@ -113,7 +113,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
     figures = None if trained is None else trained.figures
     last = max((record.epoch for record in epochs), default=figures.epochs if figures else 0)
     finished = figures is not None and last <= figures.epochs
-    kept = kept_epoch(epochs, training and training.keep) or figures
+    validated = epoch_of_weights(epochs, training and training.keep) or figures
     return RunSummary(
         name,
         "running" if held(folder) else "finished" if finished else "stopped",
@@ -122,7 +122,7 @@ def _summary(folder: Path, name: str) -> RunSummary:
         epoch=last,
         epochs=training and training.planned,
         unit=figures.unit if figures else _unit(folder, bool(training and training.answer_loss_only)),
-        valid_nats=kept.valid_nats if kept else None,
+        valid_nats=validated.valid_nats if validated else None,
         test_nats=test.figures.nats_per_token if test else None,
         changed=_time(folder),
     )

@@ -149,7 +149,7 @@ def read_epochs(folder: Path) -> tuple[EpochRecord, ...] | None:
         return None
 
 
-def kept_epoch(epochs: Sequence[EpochRecord], keep: str | None) -> EpochRecord | None:
+def epoch_of_weights(epochs: Sequence[EpochRecord], keep: str | None) -> EpochRecord | None:
     """Return the epoch whose weights a training keeps so far, by its `training.keep`; None before the first has ended."""
     if keep == "last":
         return epochs[-1] if epochs else None
