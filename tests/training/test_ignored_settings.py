@@ -125,7 +125,7 @@ CASES = {
     "steps": case(LSTM, steps=12, averaging="none"),
     "steps, fine-tuned": case(LSTM, steps=12, finetune_epochs=2, averaging="none"),
     "steps, step": case(LSTM, steps=12, schedule="step", decay_epochs=(2,)),
-    "minutes, cosine": case(LSTM, minutes=0.4, schedule="cosine", warmup_steps=2),
+    "minutes, cosine": case(LSTM, minutes=0.5, schedule="cosine", warmup_steps=2),
     "early stopping, fine-tuned, without averaging": case(
         LSTM, averaging="none", early_stopping=1, finetune_epochs=4, finetune_learning_rate=0.2
     ),
