@@ -61,10 +61,12 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
         return Step(name, seconds, (python, f"benchmarks/{name}.py", *(small if dry else options), *out))
 
+    whole = [] if data_dir is None or dry else [Step("lstm-650", 480, ("bash", "-c", published(data_dir.resolve())))]
     listed = [
         Step("machine", 30, (python, "-c", MACHINE)),
         Step("nvidia-smi", 20, ("nvidia-smi",)),
         Step("tests", 240, tests()),
+        *whole,
         benchmark("training", 80, small=("--sizes", "S", "--steps", "1", "--precisions", "float32")),
         Step(
             "recipes",
@@ -78,7 +80,6 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         scaling(dry),
     ]
     if data_dir is not None and not dry:
-        listed.insert(3, Step("lstm-650", 480, ("bash", "-c", published(data_dir.resolve()))))
         spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
         listed.append(
             Step("full-size", 3600, (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())))
@@ -88,7 +89,7 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
 
 def published(data_dir: Path) -> str:
     """Return the shell commands that train a model of a published size to its end, three seeds side by side."""
-    python, runs = sys.executable, "OUT/../regularized-lstm"
+    python, runs = shlex.quote(sys.executable), "OUT/../regularized-lstm"
     return (
         f"{python} -m backstory reproduce regularized-lstm --scale full --only lstm-650 --seeds 1 2 3 --processes 3"
         f" --data-dir {shlex.quote(str(data_dir))} --out {runs};"
@@ -101,16 +102,8 @@ def scaling(dry: bool) -> Step:
     """Return the step that trains on several cores of the GPU's machine."""
     cores = ("2",) if dry else ("4", "16")
     options = ("--sizes", "S", "--steps", "2") if dry else ("--sizes", "S", "P", "--steps", "7")
-    command = (
-        sys.executable,
-        "benchmarks/scaling.py",
-        "--cores",
-        *cores,
-        *options,
-        "--out",
-        "OUT/benchmark-scaling-cores.json",
-    )
-    return Step("scaling", 120, command)
+    out = ("--out", "OUT/benchmark-scaling-cores.json")
+    return Step("scaling", 120, (sys.executable, "benchmarks/scaling.py", "--cores", *cores, *options, *out))
 
 
 def tests(*options: str) -> tuple[str, ...]:

@@ -3,10 +3,10 @@
     python benchmarks/scaling.py [--cores 2 4] [--steps 15] [--sizes S P] [--out results/benchmark-scaling.json]
 
 The ways take turns step by step, each in processes of its own, so that other load on the machine affects all equally;
-processes sleep between their turns. Workers have one thread each and average their gradients with gloo; there are none where
-they cannot share the rows of a batch evenly. The table gives
-median times, and the speed relative to one thread as median and quartiles over turns. The load average shows how many
-programs wanted a core. The weights after the steps show whether a way computes the same bits as one thread.
+processes sleep between their turns. Workers have one thread each and average their gradients with gloo; there are none
+where they cannot share the rows of a batch evenly. The table gives median times, and the speed relative to one thread as
+median and quartiles over turns. The load average shows how many programs wanted a core. The weights after the steps show
+whether a way computes the same bits as one thread.
 """
 
 import argparse

@@ -172,13 +172,13 @@ def test_a_file_is_replaced_where_it_may_be(words_run: Path, tmp_path: Path) -> 
 def test_a_file_that_only_its_owner_can_replace_is_refused_before_the_reading(
     name: str, words_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place: dict[str, Any] = {"out": tmp_path} if name == "result.json" else {"per_token": tmp_path / name}
-    bs.evaluate(words_run, **place)
+    output: dict[str, Any] = {"out": tmp_path} if name == "result.json" else {"per_token": tmp_path / name}
+    bs.evaluate(words_run, **output)
     tmp_path.chmod(0o1777)
     before, owner, blocks = (tmp_path / name).read_bytes(), os.geteuid(), []
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(UserError, match=rf"^cannot replace .*{name}: only its owner can, as .* or choose another f"):
-        bs.evaluate(words_run, overwrite=True, progress=lambda *read: blocks.append(read), **place)
+        bs.evaluate(words_run, overwrite=True, progress=lambda *read: blocks.append(read), **output)
     assert not blocks and (tmp_path / name).read_bytes() == before
 
 

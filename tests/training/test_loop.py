@@ -187,7 +187,7 @@ def test_the_last_weights_are_kept_if_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """What is the best so far decides on the decay all the same."""
+    """The decay depends on the best validation so far all the same."""
     values = [5.0, 4.0, 4.5, 4.3]
     monkeypatch.setattr(Trainer, "read_validation", lambda self: (values[self.progress.epoch - 1], {}))
     changes = {"schedule": "plateau", "decay_factor": 0.5, "averaging": "none", "segment_deviation": 0.0}
