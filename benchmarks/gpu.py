@@ -32,7 +32,7 @@ NEEDED = (
 )  # fmt: skip
 TEST_SECONDS = 90
 """Time limit of one test."""
-WORKERS = 8
+WORKERS = 14
 """Number of processes that run tests in parallel on the GPU."""
 RECIPES = ("ptb-small", "ptb-awd-lstm", "ptb-mos", "wikitext-2-awd-lstm", "ptb-dual-mogrifier", "ptb-awd-lstm-snb")
 LEAST = 10

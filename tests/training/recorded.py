@@ -80,6 +80,8 @@ OTHER_CORES: dict[str, Change] = {
 
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "unique_dim", "_unique2"}
 """Operations whose result, or its size, Python waits for."""
+GRADIENT_WAITS = {"prod", "cumprod"}
+"""Operations whose gradient counts the zeros first, and waits for their number; with operations watched, it does not."""
 RESHAPES = {"as_strided_", "detach_", "squeeze_", "t_", "transpose_", "unsqueeze_"}
 """Operations that change a tensor's shape in place: once is enough."""
 
@@ -137,6 +139,8 @@ class Capture(TorchDispatchMode):
         name, options = function.overloadpacket.__name__, kwargs or {}
         if name in WAITS or (name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])):
             raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+        if name in GRADIENT_WAITS and args[0].requires_grad:
+            raise RuntimeError(f"operation not permitted when stream is capturing: gradient of {name}")
         for number, argument in enumerate(function._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 written = args[number] if number < len(args) else options.get(argument.name)

@@ -5,6 +5,7 @@ et al. 2016) with three additions (Csordas and Schmidhuber 2019): masked keys, d
 With all of them it is the core `mdm`.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -274,7 +275,9 @@ class NeuralComputer(Machine):
         trace: list[AddressingTrace] | None = None,
     ) -> MemoryState:
         slots, parts = slots or Slots(state.memory), self.interface(interface)
-        retention = None if parts.free_gates is None else (1 - parts.free_gates * state.read_weights).prod(1)
+        retention = None
+        if parts.free_gates is not None:  # the gradient of `prod` waits for the device, which no CUDA graph can record
+            retention = functools.reduce(torch.mul, (1 - parts.free_gates * state.read_weights).unbind(1))
         cosine, content = self._content(slots, parts.write_key, parts.read_keys)
         write, usage = content[:, 0], None
         if parts.allocation_gate is not None:
