@@ -30,6 +30,12 @@ def segment(
     return recurrence._LSTMSegment.apply(x, h, c, w, u, b + a, None)
 
 
+def filled_up(
+    x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor, a: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return recurrence._aligned_lstm(x, h, c, [w, u, b, a], 4)
+
+
 def dropped(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return recurrence.lstm_segment(x, h, c, *weights, mask=state_mask(h))  # type: ignore[arg-type]
 
@@ -46,7 +52,7 @@ def naive(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ..
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("used", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "output", "h", "c"])
-@pytest.mark.parametrize("run", [segment, recurrence.lstm_segment], ids=["own", "library"])
+@pytest.mark.parametrize("run", [segment, recurrence.lstm_segment, filled_up], ids=["own", "library", "filled up"])
 def test_values_and_gradients_are_the_equations(run, used: tuple[int, ...], steps: int) -> None:
     given = arguments(steps=steps)
     fast, slow = run(*given), naive(*given)

@@ -4,10 +4,12 @@ i, f, o = sigmoid(.), g = tanh(.), c = f c + i g, h = o tanh(c); the Mogrifier h
 every cell.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -18,6 +20,8 @@ from backstory.models.kernels.factored_gradients import collector, matrix_gradie
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass there is three times
 slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
+ALIGNED = 8
+"""On a GPU the kernels for products in 16 bits are faster if their rows are multiples of so many numbers, 16 bytes."""
 SHORT_PIECE = 32
 """Batch size times steps up to which it wins in float32 too: the library copies all weights into its own layout at every call,
 which costs more than so few products."""
@@ -54,20 +58,61 @@ def lstm_segment(
         with torch.autocast(x.device.type, enabled=False):
             return _LSTMSegment.apply(x.to(dtype), h, c, weight_ih.to(dtype), weight_hh.to(dtype), bias, mask)
     bias_hh = torch.zeros_like(bias_ih) if bias_hh is None else bias_hh
-    weights = [w.to(dtype) for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
-    if x.device.type == "cuda":
-        weights = _adjoining(weights)
-    start = h.to(dtype)[None].contiguous(), c.to(dtype)[None].contiguous()
-    training = torch.is_grad_enabled()  # otherwise cuDNN keeps nothing for its backward pass
+    weights = [weight_ih, weight_hh, bias_ih, bias_hh]
     with torch.autocast(x.device.type, enabled=False):
-        output, h_last, c_last = torch.lstm(x.to(dtype), start, weights, True, 1, 0.0, training, False, True)
+        if x.device.type == "cuda":
+            return _aligned_lstm(x.to(dtype), h, c, weights, ALIGNED if dtype.itemsize == 2 else 1)
+        return _library_lstm(x.to(dtype), h, c, [w.to(dtype) for w in weights])
+
+
+def _library_lstm(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    start = h.to(x.dtype)[None].contiguous(), c.to(x.dtype)[None].contiguous()
+    training = torch.is_grad_enabled()  # otherwise cuDNN keeps nothing for its backward pass
+    output, h_last, c_last = torch.lstm(x, start, weights, True, 1, 0.0, training, False, True)
     return output, h_last[0].to(h.dtype), c_last[0].to(c.dtype)
 
 
-def _adjoining(tensors: list[Tensor]) -> list[Tensor]:
-    """Copy tensors into one piece of memory, as cuDNN needs its weights: it warns at every call otherwise."""
-    flat = torch.cat([t.flatten() for t in tensors])
-    return [part.view(t.shape) for part, t in zip(flat.split([t.numel() for t in tensors]), tensors, strict=True)]
+def _aligned_lstm(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], multiple: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer whose inputs and units are filled up to a multiple. A unit whose weights are zero stays at zero."""
+    inputs, units = x.shape[2], h.shape[1]
+    more_inputs, more_units = -inputs % multiple, -units % multiple
+    packed = list(_Packed.apply(x.dtype, inputs + more_inputs, units + more_units, *weights))  # type: ignore[arg-type]
+    if more_inputs:
+        x = F.pad(x, (0, more_inputs))
+    if not more_units:
+        return _library_lstm(x, h, c, packed)
+    output, h, c = _library_lstm(x, F.pad(h, (0, more_units)), F.pad(c, (0, more_units)), packed)
+    return output[:, :, :units], h[:, :units], c[:, :units]
+
+
+class _Packed(torch.autograd.Function):
+    """Weights in one piece of memory, as cuDNN needs them: it warns at every call otherwise."""
+
+    @staticmethod
+    def forward(ctx, dtype, inputs, units, *weights):  # type: ignore[override]
+        shapes = [(4, units, inputs), (4, units, units), (4, units), (4, units)]
+        sizes = [math.prod(shape) for shape in shapes]
+        pieces = weights[0].new_zeros(sum(sizes), dtype=dtype).split(sizes)
+        gates = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+        ctx.shapes = [weight.unflatten(0, (4, -1)).shape for weight in weights]
+        ctx.dtypes = [weight.dtype for weight in weights]
+        for gate, weight, shape in zip(gates, weights, ctx.shapes, strict=True):
+            _first(gate, shape).copy_(weight.view(shape))
+        return tuple(gate.flatten(0, 1) for gate in gates)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *d_gates):  # type: ignore[override]
+        gradients = zip(d_gates, ctx.shapes, ctx.dtypes, strict=True)
+        d_weights = (_first(d.unflatten(0, (4, -1)), shape).flatten(0, 1).to(dtype) for d, shape, dtype in gradients)
+        return None, None, None, *d_weights
+
+
+def _first(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Return the first elements of each dimension."""
+    return tensor[tuple(slice(size) for size in shape)]
 
 
 class Cells(NamedTuple):
