@@ -1,12 +1,13 @@
 """Train a suite at its published sizes on a GPU that is available for minutes only, and carry its weights away.
 
+    python benchmarks/full_size.py throughput --out full-size --data-dir data
     python benchmarks/full_size.py spend base --minutes 28 --only awd-lstm mos --out full-size --data-dir data
     python benchmarks/full_size.py unpack full-size/awd-lstm-seed141 --out runs/awd-lstm
 
-`spend` trains 1, 2, 4 and 8 models of one recipe in parallel, and reproduces the suite at its full scale in the remaining
-time, with the number of processes that had the highest total speed (`gpu.py` runs the CUDA tests). `pack` writes a run in
-parts of at most 15 MB, with its weights in bfloat16 and without the state for resuming. `unpack` restores a run from the
-parts, with the rounded weights in float32.
+`throughput` trains 1, 2, 4 and 8 models of one recipe in parallel. `spend` does so first, and reproduces the suite at its
+full scale in the remaining time, with the number of processes that had the highest total speed (`gpu.py` runs the CUDA
+tests). `pack` writes a run in parts of at most 15 MB, with its weights in bfloat16 and without the state for resuming.
+`unpack` restores a run from the parts, with the rounded weights in float32.
 """
 
 import argparse
@@ -33,6 +34,8 @@ PART = 15 * 2**20
 HASH = "parts.sha256"
 SETTLED = 0.4
 """Share of a training's log lines left out of its speed: start, compilation and warm-up."""
+ONE_LENGTH = ("--training.short-probability", "0", "--training.segment-deviation", "0")
+"""Settings of those trainings: a GPU records the steps of each length first."""
 READING_SHARE = 0.25
 """Share of the time reserved for readings, validation of the last epoch, and packing."""
 
@@ -43,10 +46,7 @@ READING_SHARE = 0.25
 def spend(args: argparse.Namespace) -> None:
     """Run throughput, trainings and packing within the minutes. Finished work is always on disk."""
     started, out = time.monotonic(), args.out
-    out.mkdir(parents=True, exist_ok=True)
-    rows = throughput(args.recipe, args.side_by_side, args.steps, args.data_dir, args.settings)
-    write(out / "benchmark-side-by-side.json", "side by side", args.device, recipe=args.recipe, rows=rows)
-    print(_table(rows), flush=True)
+    rows = measure(args)
     best = max(rows, key=lambda row: row["tokens_per_second"])["runs"]
     left = args.minutes - (time.monotonic() - started) / 60
     folder = out / "suite"
@@ -81,6 +81,15 @@ def _backstory(arguments: Sequence[str], capture: bool = False, check: bool = Tr
     return subprocess.run(command, check=check, stdout=subprocess.PIPE if capture else None, text=True).stdout or ""
 
 
+def measure(args: argparse.Namespace) -> list[dict[str, int]]:
+    """Measure the throughput, print its table and write it to `benchmark-side-by-side.json`."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = throughput(args.recipe, args.side_by_side, args.steps, args.data_dir, args.settings)
+    write(args.out / "benchmark-side-by-side.json", "side by side", args.device, recipe=args.recipe, rows=rows)
+    print(_table(rows), flush=True)
+    return rows
+
+
 def throughput(
     recipe: str, counts: Sequence[int], steps: int, data_dir: Path | None, settings: Sequence[str] = ()
 ) -> list[dict[str, int]]:
@@ -90,7 +99,7 @@ def throughput(
         with tempfile.TemporaryDirectory() as place:
             folders = [Path(place) / f"run{index}" for index in range(count)]
             places = ["--data-dir", str(data_dir)] if data_dir else []
-            options = ["--training.steps", str(steps), *settings, *places]
+            options = ["--training.steps", str(steps), *ONE_LENGTH, *settings, *places]
             train = [sys.executable, "-m", "backstory", "train", recipe, *options]
             commands = [[*train, "--seed", str(seed), "--out", str(folder)] for seed, folder in enumerate(folders)]
             with tempfile.TemporaryFile("w+") as log:
@@ -192,12 +201,15 @@ def main() -> None:
     spending.add_argument("--out", type=Path, required=True)
     spending.add_argument("--scale", default="full")
     spending.add_argument("--only", nargs="*", default=[], help="systems of the suite")
-    spending.add_argument("--recipe", default="ptb-awd-lstm", help="trained side by side to measure throughput")
-    spending.add_argument("--side-by-side", type=int, nargs="+", default=[1, 2, 4, 8])
-    spending.add_argument("--steps", type=int, default=300, help="of each of those trainings")
-    spending.add_argument("--settings", nargs="*", default=[], help="more flags of those trainings, after a --")
-    spending.add_argument("--device", default="cuda", help="named in the result")
-    spending.add_argument("--data-dir", type=Path)
+    measuring = verbs.add_parser("throughput", help="some models in parallel, for some steps")
+    measuring.add_argument("--out", type=Path, required=True)
+    for verb in (spending, measuring):
+        verb.add_argument("--recipe", default="ptb-awd-lstm", help="trained side by side to measure throughput")
+        verb.add_argument("--side-by-side", type=int, nargs="+", default=[1, 2, 4, 8])
+        verb.add_argument("--steps", type=int, default=150, help="of each of those trainings")
+        verb.add_argument("--settings", nargs="*", default=[], help="more flags of those trainings, after a --")
+        verb.add_argument("--device", default="cuda", help="named in the result")
+        verb.add_argument("--data-dir", type=Path)
     packing = verbs.add_parser("pack", help="a run as parts of at most 15 MB")
     unpacking = verbs.add_parser("unpack", help="a run of its parts")
     for verb in (packing, unpacking):
@@ -206,6 +218,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.verb == "spend":
         spend(args)
+    elif args.verb == "throughput":
+        measure(args)
     elif args.verb == "pack":
         print(*pack(args.folder, args.out), sep="\n")
     else:

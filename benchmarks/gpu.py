@@ -4,7 +4,8 @@
     python benchmarks/gpu.py --minutes 9 --out dry --dry
 
 Each step is a process with a time limit of its own, and its log and figures are on disk before the next one starts:
-`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files. Nothing is installed, and no network is
+`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files but trained weights, which lie beside it in parts.
+Trainings side by side share the GPU through NVIDIA's MPS server if the driver has it. Nothing is installed, and no network is
 needed: missing packages can be supplied as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU at
 their smallest sizes, where the tests are skipped. This file needs only Python.
 """
@@ -12,6 +13,7 @@ their smallest sizes, where the tests are skipped. This file needs only Python.
 import argparse
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +23,8 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +40,9 @@ WORKERS = 14
 RECIPES = ("ptb-small", "ptb-awd-lstm", "ptb-mos", "wikitext-2-awd-lstm", "ptb-dual-mogrifier", "ptb-awd-lstm-snb")
 LEAST = 10
 """Remaining seconds below which no step is started."""
+MPS_SERVER = "nvidia-cuda-mps-control"
+MPS_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/usr/bin")
+"""Where it is, if not in one of the folders for programs."""
 NOT_COLLECTED = (2, 3, 4)
 """Exit codes of pytest that say nothing about the tests."""
 MACHINE = "import platform, torch; print(platform.python_version(), torch.__version__, torch.cuda.is_available())"
@@ -44,11 +50,13 @@ MACHINE = "import platform, torch; print(platform.python_version(), torch.__vers
 
 @dataclass(frozen=True)
 class Step:
-    """A command with its time limit; OUT in it is the folder for its files."""
+    """A command with its time limit; OUT in it is the folder for its files, WEIGHTS the one for trained weights."""
 
     name: str
     seconds: float
     command: tuple[str, ...]
+    shares: bool = False
+    """Its processes share the GPU."""
 
 
 def steps(dry: bool, data_dir: Path | None) -> list[Step]:
@@ -61,12 +69,12 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
         return Step(name, seconds, (python, f"benchmarks/{name}.py", *(small if dry else options), *out))
 
-    whole = [] if data_dir is None or dry else [Step("lstm-650", 480, ("bash", "-c", published(data_dir.resolve())))]
+    trainings = [] if data_dir is None or dry else [published_sizes(data_dir.resolve()), throughput(data_dir.resolve())]
     listed = [
         Step("machine", 30, (python, "-c", MACHINE)),
         Step("nvidia-smi", 20, ("nvidia-smi",)),
-        Step("tests", 240, tests()),
-        *whole,
+        Step("tests", 120, tests()),
+        *trainings,
         benchmark("training", 80, small=("--sizes", "S", "--steps", "1", "--precisions", "float32")),
         Step(
             "recipes",
@@ -82,20 +90,43 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
     if data_dir is not None and not dry:
         spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
         listed.append(
-            Step("full-size", 3600, (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())))
+            Step(
+                "full-size",
+                3600,
+                (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())),
+                True,
+            )
         )
     return listed
 
 
-def published(data_dir: Path) -> str:
-    """Return the shell commands that train a model of a published size to its end, three seeds side by side."""
-    python, runs = shlex.quote(sys.executable), "OUT/../regularized-lstm"
-    return (
-        f"{python} -m backstory reproduce regularized-lstm --scale full --only lstm-650 --seeds 1 2 3 --processes 3"
-        f" --data-dir {shlex.quote(str(data_dir))} --out {runs};"
-        f" cp {runs}/result.json OUT/reproduce-regularized-lstm-full.json;"
-        f" {python} benchmarks/full_size.py pack {runs}/runs/lstm-650-seed1 --out OUT/lstm-650-seed1"
-    )
+def published_sizes(data_dir: Path) -> Step:
+    """Return the step that trains models of published sizes to their ends, side by side, and reads averages of them."""
+    python, runs, data = shlex.quote(sys.executable), "OUT/../regularized-lstm", shlex.quote(str(data_dir))
+    medium = [f"{runs}/medium/runs/lstm-650-seed{seed}" for seed in (1, 2, 3)]
+
+    def reproduce(system: str, seeds: str, folder: str) -> str:
+        options = f"--scale full --only {system} --seeds {seeds} --processes 3 --data-dir {data} --out {runs}/{folder}"
+        result = f"OUT/reproduce-regularized-lstm-{folder}.json"
+        return f"{python} -m backstory reproduce regularized-lstm {options}; cp {runs}/{folder}/result.json {result}"
+
+    def average(first: str, *others: str) -> str:
+        name = "-".join(run[-1] for run in (first, *others))
+        reader = shlex.quote(f"ensemble:runs={';'.join(others)}")
+        options = f"--reader {reader} --data-dir {data} --out OUT/average-{name}"
+        return f"{python} -m backstory evaluate {first} {options} > OUT/average-{name}.txt 2>&1"
+
+    averages = [average(*medium[:2]), average(*medium[1:]), average(medium[0], medium[2]), average(*medium)]
+    pack = f"{python} benchmarks/full_size.py pack {medium[0]} --out WEIGHTS/lstm-650-seed1"
+    afterwards = "; ".join([reproduce("lstm-650", "1 2 3", "medium"), *averages, pack])
+    command = f"({reproduce('lstm-1500', '1', 'large')}) & ({afterwards}) & wait"
+    return Step("published-sizes", 540, ("bash", "-c", command), shares=True)
+
+
+def throughput(data_dir: Path) -> Step:
+    """Return the step that measures models of one recipe side by side."""
+    options = ("throughput", "--out", "OUT", "--data-dir", str(data_dir))
+    return Step("side-by-side", 90, (sys.executable, "benchmarks/full_size.py", *options), shares=True)
 
 
 def scaling(dry: bool) -> Step:
@@ -139,13 +170,31 @@ def unpacked(wheels: Path, out: Path) -> Path:
     return out
 
 
-def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> tuple[int | None, float]:
+@contextmanager
+def shared_gpu(folder: Path) -> Iterator[dict[str, str]]:
+    """Run NVIDIA's MPS server, with which processes compute on a GPU at once. Yield their variables, none without it."""
+    folders = os.pathsep.join([os.environ.get("PATH", ""), *MPS_FOLDERS])
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipes"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "logs")}
+    server = shutil.which(MPS_SERVER, path=folders)
+    for path in pipes.values():
+        Path(path).mkdir(parents=True)
+    if server is None or subprocess.run([server, "-d"], env=os.environ | pipes, check=False).returncode != 0:
+        yield {}
+        return
+    try:
+        yield pipes
+    finally:
+        subprocess.run([server], input="quit\n", text=True, env=os.environ | pipes, check=False, capture_output=True)
+
+
+def run(step: Step, out: Path, seconds: float, environment: dict[str, str], weights: Path) -> tuple[int | None, float]:
     """Run a step with its output in `NAME.txt`. Return its exit code (None if the time ran out) and its duration.
 
     Its processes form a group, which is killed when it ends.
     """
     started = time.monotonic()
-    command = [part.replace("OUT", str(out)).replace("MINUTES", f"{0.9 * seconds / 60:.2f}") for part in step.command]
+    texts = {"OUT": str(out), "WEIGHTS": str(weights.resolve()), "MINUTES": f"{0.9 * seconds / 60:.2f}"}
+    command = [re.sub("|".join(texts), lambda word: texts[word[0]], part) for part in step.command]
     with (out / f"{step.name}.txt").open("w") as log:
         try:
             process = subprocess.Popen(
@@ -200,7 +249,7 @@ def main() -> int:
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     args.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, shared_gpu(Path(place) / "mps") as side_by_side:
         folder = Path(place) / "gpu"
         folder.mkdir()
         site = [] if args.wheels is None else [str(unpacked(args.wheels, Path(place) / "site"))]
@@ -223,7 +272,8 @@ def main() -> int:
             if seconds < LEAST:
                 line = f"{step.name:<12} left out: no time"
             else:
-                code, took = run(step, folder, seconds, environment)
+                variables = environment | (side_by_side if step.shares else {})
+                code, took = run(step, folder, seconds, variables, args.out)
                 ended = "stopped at its limit" if code is None else f"exit code {code}"
                 last = (folder / f"{step.name}.txt").read_text(errors="replace").strip().splitlines()[-1:]
                 line = f"{step.name:<12} {took:>6.0f} s  {ended:<21} {''.join(last)[:150]}"

@@ -1,8 +1,10 @@
 """benchmarks/gpu.py: steps that fail or hang leave their logs, and the steps after them are run."""
 
 import importlib.util
+import os
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -59,6 +61,23 @@ def test_tests_that_cannot_be_collected_are_run_once_more(
     monkeypatch.setattr(gpu, "tests", lambda *options: (sys.executable, "-c", f"print({options!r})"))
     assert start(gpu, monkeypatch, tmp_path) == 0
     assert "'-W', 'default'" in (tmp_path / "summary.txt").read_text().splitlines()[1]
+
+
+def test_steps_side_by_side_share_the_gpu_through_a_server_that_ends(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = tmp_path / gpu.MPS_SERVER
+    server.write_text(f'#!/bin/sh\n[ "$1" = -d ] && exit\necho "$(cat) $CUDA_MPS_PIPE_DIRECTORY" > {tmp_path}/ended\n')
+    server.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    prints = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), r'WEIGHTS')"
+    alone, shares = programs(gpu, prints, prints)
+    monkeypatch.setattr(gpu, "steps", lambda dry, data_dir: [alone, replace(shares, shares=True)])
+    assert start(gpu, monkeypatch, tmp_path / "out") == 0
+    first, second = (tmp_path / "out" / "summary.txt").read_text().splitlines()
+    folder = (tmp_path / "ended").read_text().removeprefix("quit ").strip()
+    assert first.endswith(f"None {tmp_path / 'out'}")
+    assert second.endswith(f"{folder} {tmp_path / 'out'}")
 
 
 def test_what_the_machine_lacks_is_said_before_time_is_spent(
