@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --minutes 9 --out dry --dry
 
 Each step is a process with a time limit of its own, and its log and figures are on disk before the next one starts:
-`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files but trained weights, which lie beside it in parts.
+`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files.
 Trainings side by side share the GPU through NVIDIA's MPS server if the driver has it. Nothing is installed, and no network is
 needed: missing packages can be supplied as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU at
 their smallest sizes, where the tests are skipped. This file needs only Python.
@@ -13,7 +13,6 @@ their smallest sizes, where the tests are skipped. This file needs only Python.
 import argparse
 import importlib.util
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -50,7 +49,7 @@ MACHINE = "import platform, torch; print(platform.python_version(), torch.__vers
 
 @dataclass(frozen=True)
 class Step:
-    """A command with its time limit; OUT in it is the folder for its files, WEIGHTS the one for trained weights."""
+    """A command with its time limit; OUT in it is the folder for its files."""
 
     name: str
     seconds: float
@@ -69,12 +68,11 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
         return Step(name, seconds, (python, f"benchmarks/{name}.py", *(small if dry else options), *out))
 
-    trainings = [] if data_dir is None or dry else [published_sizes(data_dir.resolve()), throughput(data_dir.resolve())]
     listed = [
         Step("machine", 30, (python, "-c", MACHINE)),
         Step("nvidia-smi", 20, ("nvidia-smi",)),
         Step("tests", 120, tests()),
-        *trainings,
+        *([] if data_dir is None or dry else trainings(data_dir.resolve())),
         benchmark("training", 80, small=("--sizes", "S", "--steps", "1", "--precisions", "float32")),
         Step(
             "recipes",
@@ -100,27 +98,22 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
     return listed
 
 
-def published_sizes(data_dir: Path) -> Step:
-    """Return the step that trains models of published sizes to their ends, side by side, and reads averages of them."""
-    python, runs, data = shlex.quote(sys.executable), "OUT/../regularized-lstm", shlex.quote(str(data_dir))
-    medium = [f"{runs}/medium/runs/lstm-650-seed{seed}" for seed in (1, 2, 3)]
+def trainings(data_dir: Path) -> list[Step]:
+    """Return the steps that train systems of suites to their ends, side by side, and measure such trainings."""
+    steps = {
+        "large": (400, "regularized-lstm --scale full --only lstm-1500 --seeds 1"),
+        "rows-of-base": (300, "base --only awd-lstm-rate-20 awd-lstm-ps awd-lstm-at --processes 9"),
+    }
+    return [*(reproduce(name, *step, data_dir) for name, step in steps.items()), throughput(data_dir)]
 
-    def reproduce(system: str, seeds: str, folder: str) -> str:
-        options = f"--scale full --only {system} --seeds {seeds} --processes 3 --data-dir {data} --out {runs}/{folder}"
-        result = f"OUT/reproduce-regularized-lstm-{folder}.json"
-        return f"{python} -m backstory reproduce regularized-lstm {options}; cp {runs}/{folder}/result.json {result}"
 
-    def average(first: str, *others: str) -> str:
-        name = "-".join(run[-1] for run in (first, *others))
-        reader = shlex.quote(f"ensemble:runs={';'.join(others)}")
-        options = f"--reader {reader} --data-dir {data} --out OUT/average-{name}"
-        return f"{python} -m backstory evaluate {first} {options} > OUT/average-{name}.txt 2>&1"
-
-    averages = [average(*medium[:2]), average(*medium[1:]), average(medium[0], medium[2]), average(*medium)]
-    pack = f"{python} benchmarks/full_size.py pack {medium[0]} --out WEIGHTS/lstm-650-seed1"
-    afterwards = "; ".join([reproduce("lstm-650", "1 2 3", "medium"), *averages, pack])
-    command = f"({reproduce('lstm-1500', '1', 'large')}) & ({afterwards}) & wait"
-    return Step("published-sizes", 540, ("bash", "-c", command), shares=True)
+def reproduce(name: str, seconds: float, suite: str, data_dir: Path) -> Step:
+    """Return a step that reproduces a suite, given with options, and keeps its result."""
+    options = f"--data-dir {shlex.quote(str(data_dir))} --out OUT/../{name}"
+    command = f"{shlex.quote(sys.executable)} -m backstory reproduce {suite} {options}"
+    return Step(
+        name, seconds, ("bash", "-c", f"{command}; cp OUT/../{name}/result.json OUT/reproduce-{name}.json"), True
+    )
 
 
 def throughput(data_dir: Path) -> Step:
@@ -187,14 +180,13 @@ def shared_gpu(folder: Path) -> Iterator[dict[str, str]]:
         subprocess.run([server], input="quit\n", text=True, env=os.environ | pipes, check=False, capture_output=True)
 
 
-def run(step: Step, out: Path, seconds: float, environment: dict[str, str], weights: Path) -> tuple[int | None, float]:
+def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> tuple[int | None, float]:
     """Run a step with its output in `NAME.txt`. Return its exit code (None if the time ran out) and its duration.
 
     Its processes form a group, which is killed when it ends.
     """
     started = time.monotonic()
-    texts = {"OUT": str(out), "WEIGHTS": str(weights.resolve()), "MINUTES": f"{0.9 * seconds / 60:.2f}"}
-    command = [re.sub("|".join(texts), lambda word: texts[word[0]], part) for part in step.command]
+    command = [part.replace("OUT", str(out)).replace("MINUTES", f"{0.9 * seconds / 60:.2f}") for part in step.command]
     with (out / f"{step.name}.txt").open("w") as log:
         try:
             process = subprocess.Popen(
@@ -273,7 +265,7 @@ def main() -> int:
                 line = f"{step.name:<12} left out: no time"
             else:
                 variables = environment | (side_by_side if step.shares else {})
-                code, took = run(step, folder, seconds, variables, args.out)
+                code, took = run(step, folder, seconds, variables)
                 ended = "stopped at its limit" if code is None else f"exit code {code}"
                 last = (folder / f"{step.name}.txt").read_text(errors="replace").strip().splitlines()[-1:]
                 line = f"{step.name:<12} {took:>6.0f} s  {ended:<21} {''.join(last)[:150]}"

@@ -82,26 +82,24 @@ KINDS: dict[str, Callable[[str], Table]] = {
 
 
 def suites_and_costs() -> Table:
-    """The packaged suites: title, runs and stated time at both scales, and number of runs with a result here."""
+    """The packaged suites: title, and at both scales runs, stated time and number of runs with a result here."""
     rows = []
     for name in suite_names():
         suite, cells = load(name), []
         for scale in get_args(Scale):
             runs = runs_of(suite, scale, name) if any(getattr(system, scale) for system in suite.systems) else []
             hours = f"{sum(run.minutes for run in runs) / 60:,.1f}"
-            cells += [str(len(runs)), hours] if runs else ["–", "–"]
-            if scale == "small":
-                cells.append(str(len(_finished(name) & {run.name for run in runs})))
+            cells += [str(len(runs)), hours, str(_finished(name, scale))] if runs else ["–"] * 3
         rows.append((name, suite.title, *cells))
     small = ("small scale: runs", "core-hours stated", "finished here")
-    return headed(("suite", "title", *small, "full scale: runs", "GPU-hours stated"), rows, texts=2)
+    full = ("full scale: runs", "GPU-hours stated", "finished here")
+    return headed(("suite", "title", *small, *full), rows, texts=2)
 
 
-def _finished(name: str) -> set[str]:
-    """Names of the complete runs in a suite's result."""
-    if name not in suites():
-        return set()
-    return {run["run"] for run in figures_of(f"reproduce-{name}")["runs"] if run["state"] == "done"}
+def _finished(name: str, scale: str) -> int:
+    """Return the number of complete runs in a suite's result, if it is of this scale."""
+    figures = figures_of(f"reproduce-{name}") if name in suites() else {"scale": None}
+    return sum(run["state"] == "done" for run in figures["runs"]) if figures["scale"] == scale else 0
 
 
 GAINS: tuple[tuple[str, str, str, str], ...] = (
