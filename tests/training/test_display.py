@@ -2,6 +2,8 @@
 
 import io
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,24 +12,28 @@ from rich.console import Console
 from runs import with_training
 
 from backstory.config import RunConfig
-from backstory.training import progress_display, train
+from backstory.training import train
 from backstory.training.progress_display import Display
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock that a test sets; no time between two readings is zero."""
 
     def __init__(self) -> None:
-        self.seconds = 1000.0
+        self.now = 1000.0
 
-    def monotonic(self) -> float:
-        return self.seconds
+    def perf_counter(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(progress_display, "time", made)
+    monkeypatch.setattr(time, "perf_counter", made.perf_counter)
     return made
 
 
@@ -41,7 +47,7 @@ def test_without_a_terminal_it_prints_a_line_a_minute(clock: Clock) -> None:
     display = Display(console, 100_000, 40_000)  # resumed
     with display.shown():
         for step in range(1, 61):
-            clock.seconds += 4.0
+            clock.now += 4.0
             display.advance(f"epoch {1 + step // 40}/2", 1000)
             display.window(4.0, 250.0)
     assert lines(console) == [
@@ -60,7 +66,7 @@ def test_after_ten_steps_it_says_how_long_an_epoch_takes(clock: Clock, epoch_tok
     display = Display(console, 90_000, 0, epoch_tokens=epoch_tokens)
     with display.shown():
         for step in range(12):
-            clock.seconds += 0.2 if step else 9.0  # the first step is slow
+            clock.now += 0.2 if step else 9.0  # the first step is slow
             display.advance("epoch 1/3", 100)
     assert lines(console)[1:] == said
 
@@ -69,7 +75,7 @@ def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     display = Display(console, 100_000, 0)
     with display.shown():
-        clock.seconds += 90.0
+        clock.now += 90.0
         display.advance("epoch 1/2", 1000)
     assert not any("training:" in line or "% done" in line for line in lines(console))
 
@@ -77,10 +83,7 @@ def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
 def test_a_training_says_how_far_it_is(
     tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch, at_step: Callable, clock: Clock, tmp_path: Path
 ) -> None:
-    def later(optimizer: object) -> None:
-        clock.seconds += 61.0
-
-    at_step(5, later)
+    at_step(5, lambda optimizer: clock.wait(61.0))
     console = Console(file=io.StringIO())
     train(with_training(tiny_config, epochs=2), tmp_path / "run", console=console)
     text = lines(console)
@@ -88,3 +91,20 @@ def test_a_training_says_how_far_it_is(
     assert re.fullmatch(r"training: 0\.0% of [\d,]+ tokens done; a line follows every minute", text[1])
     assert re.fullmatch(r"epoch 1/2: \d+\.\d% done, \d+ tokens/s, 0:\d\d:\d\d left", text[2])
     assert [line.split()[:2] for line in text[3:] if "takes about" not in line] == [["epoch", "1"], ["epoch", "2"]]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs the signals of job control")
+def test_the_time_left_leaves_out_the_time_for_which_a_training_is_suspended(
+    tiny_config: RunConfig, at_step: Callable, clock: Clock, tmp_path: Path
+) -> None:
+    def suspended(optimizer: object) -> None:
+        clock.wait(36_000.0)
+        signal.raise_signal(signal.SIGCONT)
+
+    at_step(5, suspended)
+    at_step(7, lambda optimizer: clock.wait(61.0))
+    console = Console(file=io.StringIO())
+    result = train(with_training(tiny_config, epochs=2), tmp_path / "run", console=console)
+    [left] = [line.rpartition(", ")[2] for line in lines(console) if line.endswith(" left")]
+    assert re.fullmatch(r"0:\d\d:\d\d left", left)
+    assert result is not None and result.figures.curve[-1].seconds == 61.0

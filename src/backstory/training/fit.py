@@ -15,6 +15,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict
 from backstory.config.arguments import checked
+from backstory.config.clock import CLOCK
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
 from backstory.config.scores import perplexity
@@ -253,10 +254,10 @@ def _begins_with_counts(trainer: Trainer, mode: Mode, init_from: Path | None) ->
 
 def _initialise_embedding(trainer: Trainer, console: Console) -> None:
     """Begin with word vectors from the training split; the time that takes is part of the training's."""
-    began, ids = trainer.clock.seconds(), trainer.dataset.splits["train"].ids
+    began, ids = CLOCK.seconds(), trainer.dataset.splits["train"].ids
     say(console, f"making word vectors from {len(ids):,} tokens ...")
     initialise_from_counts(trainer.model.embedding, ids, trainer.config.seed)
-    trainer.progress.preparation_seconds = trainer.clock.seconds() - began
+    trainer.progress.preparation_seconds = CLOCK.seconds() - began
     trainer.progress.seconds += trainer.progress.preparation_seconds
 
 
@@ -266,7 +267,7 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
     display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())
     try:
-        with trainer.clock.listening():
+        with CLOCK.listening():
             if first_vectors:
                 _initialise_embedding(trainer, console)
             with stop.listening(), display.shown():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
-from backstory.config.clock import Clock
+from backstory.config.clock import CLOCK
 from backstory.config.process import StopRequest
 from backstory.config.scores import perplexity
 from backstory.config.terminal import say
@@ -79,7 +79,6 @@ class Trainer:
         self._apply_stage()
         self.batches = self._load_batches()
         self.state = self._start()
-        self.clock = Clock()
         self.saved_at = time.monotonic()
 
     def train(self, log: Events, display: Display, stop: StopRequest) -> None:
@@ -163,11 +162,11 @@ class Trainer:
             progress.begin_epoch()
         if self.is_unplanned:  # the learning rate may follow the time, and is the same on all ranks
             progress.seconds = self.ranks.of_first(progress.seconds)
-        began = self.clock.seconds()
+        began = CLOCK.seconds()
         rate = self._learning_rate() * (last - first) / settings.segment
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
-        progress.take(figures, tokens, self.clock.seconds() - began)
+        progress.take(figures, tokens, CLOCK.seconds() - began)
         self.callbacks.step(self.folder.path, progress.step, progress.epoch, figures["nats"], rate, tokens)
         display.advance(stages.position(progress, settings), tokens)
         if self.is_unplanned:
@@ -263,9 +262,9 @@ class Trainer:
         """Validate, log the epoch, and go on to the next one, to fine-tuning, or to the end."""
         progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
-        began = self.clock.seconds()
+        began = CLOCK.seconds()
         nats, metrics, best = self._validate()
-        seconds = self.clock.seconds() - began
+        seconds = CLOCK.seconds() - began
         progress.seconds += seconds
         progress.validation_seconds += seconds
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
@@ -312,7 +311,7 @@ class Trainer:
 
     def read_validation(self) -> tuple[float, dict[str, Any]]:
         """Return the mean nats of the validation split by the weights as they are, and the metrics that apply."""
-        return read_validation(self.model, self.dataset, self.config, self.precision, self.ranks, self.clock)
+        return read_validation(self.model, self.dataset, self.config, self.precision, self.ranks)
 
     # Stages: training, then fine-tuning.
 

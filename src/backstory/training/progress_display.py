@@ -1,6 +1,5 @@
 """Progress of a training: a bar with speed and time left on a terminal, else a line a minute; and a line for every epoch."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from backstory.config.clock import CLOCK
 from backstory.config.scores import IN_BITS, bits, perplexity
 from backstory.config.terminal import say
 from backstory.results.training_record import EpochRecord
@@ -47,7 +47,7 @@ class Display:
         self._task = self._bar.add_task("first steps", total=total_tokens, completed=done_tokens, figures="")
         self._minutes = minutes
         self._total, self._first, self._done = total_tokens, done_tokens, done_tokens
-        self._started = self._printed = time.monotonic()
+        self._started = self._printed = CLOCK.seconds()
         self._printed_done = done_tokens
         self._epoch_tokens, self._steps, self._timed = epoch_tokens, 0, (0.0, 0)
 
@@ -59,7 +59,7 @@ class Display:
             if self._minutes is not None:
                 length = f"{self._minutes:g} min" + (" in all" if self._done else "")
             say(self.console, f"training: {length}; a line follows every minute")
-        self._started = self._printed = time.monotonic()
+        self._started = self._printed = CLOCK.seconds()
         with self._bar:
             yield self
 
@@ -67,7 +67,7 @@ class Display:
         """Count the tokens of a step. Without a terminal, print a line if the last one is a minute old."""
         self._done += tokens
         self._bar.update(self._task, description=epoch, advance=tokens)
-        now = time.monotonic()
+        now = CLOCK.seconds()
         self._steps += 1
         if self._steps in (1, TIMED_STEPS):
             self._estimate(now)

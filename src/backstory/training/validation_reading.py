@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from backstory.config import NonFiniteError, RunConfig
-from backstory.config.clock import Clock
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
 from backstory.evaluation.reading_loop import StreamReading
@@ -14,12 +13,12 @@ from backstory.readers import StaticReader
 
 
 def read_validation(
-    model: ComposedModel, dataset: Dataset, config: RunConfig, precision: Precision, ranks: Ranks, clock: Clock
+    model: ComposedModel, dataset: Dataset, config: RunConfig, precision: Precision, ranks: Ranks
 ) -> tuple[float, dict[str, Any]]:
     """Return the mean nats, of the answers alone if only they are trained on, and the metrics that apply.
 
     Every rank reads its share of the rows; the sums of all are added in the order of the ranks. The nats are nan if the
-    weights broke down. The clock is read after every block.
+    weights broke down.
     """
     reader, ids = StaticReader(model, precision), dataset.splits["valid"].ids
     answers, metrics = dataset.answers("valid"), MetricSet([])
@@ -36,7 +35,6 @@ def read_validation(
             for block in stream.remaining():
                 metrics.update(stream.score(block))
                 stream.observe(block)
-                clock.seconds()
             sums = {"nats": stream.position.nats, "tokens": stream.position.tokens}
         except NonFiniteError:  # the training reports it with the epoch and the remedy
             sums["nats"] = math.nan
