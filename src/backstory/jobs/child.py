@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 import backstory
-from backstory.config.errors import NoDisk, NoMemory
+from backstory.config.errors import REMEDIES, NoDisk, NoMemory
 from backstory.config.small_file import resolved
 
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.jobs.child"
 NO_DISK, NO_MEMORY = 74, 71
 """Exit codes, in place of 2, for a full disk or no memory: the log may have had no room for the message."""
+ROOM = "make room on the disk, or raise the limit on the size of files (ulimit -f)"
+"""Remedy for a child that could not write its message."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
 LOST = -signal.NSIG
 """Exit code, of no process, of a command whose machine is gone."""
@@ -93,10 +95,20 @@ def exit_reason(code: int, verb: str, log: Path, log_start: int) -> str:
         lines = file.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     last = last.removeprefix("backstory: ")
-    for resource_code, resource in ((NO_DISK, "room on the disk"), (NO_MEMORY, "memory")):
-        if code == resource_code:
-            return f"{verb} ended for lack of {resource}: {last.partition(';')[0]}"
+    if code == NO_DISK:
+        return f"{verb} ended with an error of the disk: {_problem_and_remedy(last)}"
+    if code == NO_MEMORY:
+        return f"{verb} ended for lack of memory: {last.partition(';')[0]}"
     return f"{verb} ended with exit code {code}: {last}"
+
+
+def _problem_and_remedy(message: str) -> str:
+    """Return a child's message on its disk without its end, which says how its own command continues."""
+    for remedy in REMEDIES.values():
+        problem, known, _ = message.rpartition(f"; {remedy}")
+        if known:
+            return f"{problem}; {remedy}"
+    return message if ";" in message else f"{message}; {ROOM}"
 
 
 def environment(data_dir: Path | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backstory.config.errors import NoDisk
+from backstory.config.errors import AGAIN, NoDisk
 from backstory.config.process import StopRequest
 from backstory.config.terminal import LiveDisplay, say
 from backstory.jobs import child
@@ -120,7 +120,7 @@ class _Running:
 def run_jobs(queue: JobQueue, launcher: Launcher, stop: StopRequest) -> None:
     """Run the jobs of a queue, as many at a time as the launcher takes, until it is finished; return early on a stop.
 
-    A failed command ends its own job alone. Raises NoDisk when a command ended for a full disk, as every other one would.
+    A failed command ends its own job alone. Raises NoDisk when a command could not write to the disk, as no other could.
     On a stop and on any error the commands are terminated, and their jobs left to be resumed. Of several errors the first is
     raised.
     """
@@ -175,14 +175,12 @@ def _start(job: Job, launcher: Launcher) -> list[_Running]:
 
 
 def _conclude(work: _Running, code: int) -> None:
-    """Record the end of a command. Raises NoDisk for a full disk."""
+    """Record the end of a command. Raises NoDisk if it could not write to the disk."""
     work.job.watch()
     ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
     work.job.command_ended(ending)
     if ending.disk_full:
-        raise NoDisk(
-            f"{work.job.name} is stopped: {ending.reason}; make room, and give the same command again to resume it"
-        )
+        raise NoDisk(f"{work.job.name} is stopped: {ending.reason}, and {AGAIN} to resume it")
 
 
 def _interrupt(running: Sequence[_Running]) -> list[Exception]:
