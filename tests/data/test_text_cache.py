@@ -118,6 +118,26 @@ def test_old_temporaries_are_swept_and_young_ones_left(corpus: Make, builds: lis
     assert (old.exists(), young.exists()) == (False, True)
 
 
+def test_no_clock_makes_the_file_of_a_living_writer_old(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+
+    def write(folder: Path) -> None:
+        write_atomically(folder / "a", b"whole")
+
+    def write_slowly(folder: Path) -> None:
+        def blocks() -> Iterator[bytes]:
+            yield b"who"
+            monkeypatch.setattr(time, "time", lambda: now + 86_400)
+            assert disk_cache.fetch("entry", write) == folder  # another writer meanwhile
+            yield b"le"
+
+        write_atomically(folder / "a", blocks())
+
+    entry = disk_cache.fetch("entry", write_slowly)
+    assert entry == cache_folder / "entry" and disk_cache.intact(entry)
+    assert sorted(path.name for path in entry.iterdir()) == ["a", "index.json"]
+
+
 def test_a_cache_that_cannot_be_written_is_replaced(
     corpus: Make, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from backstory.config.errors import REMEDIES, NoDisk, UserError
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, listing, write_atomically
 from backstory.storage.documents import parse
+from backstory.storage.lock import side_by_side
 
 INDEX = "index.json"
 """List of an entry's files with their sizes and hashes. It is written last: an entry without it is unfinished."""
@@ -65,14 +66,14 @@ def _temporary() -> Path:
 def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
     if not intact(entry):
         entry.mkdir(parents=True, exist_ok=True)
-        _sweep(entry)
-        try:
-            make(entry)
-        except UserError:  # the corpus cannot be used, so its entry is not kept
-            shutil.rmtree(entry, ignore_errors=True)
-            raise
-        finished = (p for p in sorted(entry.iterdir()) if p.name != INDEX and not p.name.startswith(TEMPORARY))
-        write_atomically(entry / INDEX, json.dumps({"files": listing(finished)}, indent=1))
+        with side_by_side(entry, lambda: _sweep(entry)):
+            try:
+                make(entry)
+            except UserError:  # the corpus cannot be used, so its entry is not kept
+                shutil.rmtree(entry, ignore_errors=True)
+                raise
+            finished = (p for p in sorted(entry.iterdir()) if p.name != INDEX and not p.name.startswith(TEMPORARY))
+            write_atomically(entry / INDEX, json.dumps({"files": listing(finished)}, indent=1))
     return entry
 
 
@@ -86,7 +87,10 @@ def intact(entry: Path) -> bool:
 
 
 def _sweep(entry: Path) -> None:
-    """Remove the remains of killed processes that are older than an hour; another process may be writing now."""
+    """Remove the remains of killed processes that are older than an hour, while no process holds the entry.
+
+    The age alone would not do: a clock may be set an hour ahead. It spares the writers whose locks this machine cannot see.
+    """
     for path in entry.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:

@@ -65,6 +65,28 @@ def in_turn(file: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def side_by_side(folder: Path, alone: Callable[[], None]) -> Iterator[None]:
+    """Lock an existing folder for the block, together with others who do the same; if there are none, call `alone` first.
+
+    No file is made. Where folders cannot be locked, the block runs unguarded, and `alone` is not called. Raises OSError if the
+    folder cannot be opened.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone()
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits while `alone` of another runs
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def held(folder: Path) -> bool:
     """Return True if a process holds the folder's lock at this moment."""
     try:
