@@ -79,14 +79,18 @@ class Spoken:
 spoken = Spoken()
 spoken.itself = spoken  # the interpreter finds it at its end
 
+printed = threading.Event()
+
 def late():
-    time.sleep(0.1)
+    printed.wait()  # lines of two threads at a time may mix
+    time.sleep(0.1)  # main has returned
     print("thread")
 
 def main():
     threading.Thread(target=late).start()
     atexit.register(print, "atexit")
     print("main")
+    printed.set()
     if "broken" in sys.argv:
         raise ValueError("broken")
     return 3
