@@ -187,6 +187,23 @@ def test_effects_follow_below_where_the_terminal_is_narrow(folder: Any) -> None:
     assert "   context  perplexity  effect, nats   percent  95% interval" in table(result)
 
 
+def test_truncations_of_the_first_results_have_names_and_targets(folder: Any) -> None:
+    """Their conditions had only a length; the table and the page show them as any other."""
+    made = [condition(f"truncate-{n}", 0.1, 300, method="truncate", context=n) for n in (5, 10)]
+    effective = {"context": 5, "low": 5, "high": 5, "more_context_hurts": False}
+    groups = [group("tag", "NN", [one | {"targets": 100} for one in made], effective_context=effective)]
+    figures = examination("truncate", made, groups=groups, effective_context={**effective, "threshold_percent": 1.0})
+    shown = read(folder({"truncate": figures}, place="now"))
+    for one in [*figures["conditions"], *figures["groups"][0]["conditions"]]:
+        del one["name"], one["method"], one["targets"]
+    first = read(folder({"truncate": figures}, place="first"))
+    assert first.results[0].figures == shown.results[0].figures
+    assert table(first.results[0]) == table(shown.results[0])
+    assert "         5       99.48" in "\n".join(table(first.results[0]))
+    conditions, of_shown = (examinations.conditions_table(r.results[0].figures).rows for r in (first, shown))
+    assert conditions == of_shown and (conditions[0][0], conditions[0][-1]) == ("truncate-5", "300 words")
+
+
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"

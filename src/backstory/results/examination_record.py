@@ -350,11 +350,24 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
     def present(self) -> Self:
         threshold = self.effective_context.threshold_percent
         groups = [
-            replace(group, effective_context=group.effective_context.redefined(_tried(group.conditions), threshold))
+            replace(
+                group,
+                conditions=_complete(group.conditions, group.targets),
+                effective_context=group.effective_context.redefined(_tried(group.conditions), threshold),
+            )
             for group in self.groups
         ]
         whole = self.effective_context.redefined(_tried(self.conditions), threshold)
-        return replace(self, effective_context=whole, groups=tuple(groups))
+        conditions = _complete(self.conditions, self.targets)
+        return replace(self, conditions=conditions, effective_context=whole, groups=tuple(groups))
+
+
+def _complete(conditions: Sequence[TruncationEffect], targets: int) -> tuple[TruncationEffect, ...]:
+    """Return the conditions with their names, method and number of targets, which the first results lack."""
+    return tuple(
+        replace(c, name=c.name or f"{TRUNCATE}-{c.context}", method=c.method or TRUNCATE, targets=c.targets or targets)
+        for c in conditions
+    )
 
 
 def _tried(conditions: Sequence[TruncationEffect]) -> list[Tried]:
