@@ -18,7 +18,7 @@ import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.config.formats import signed
 from backstory.evaluation import evaluate
-from backstory.reports import render_comparison, render_passage, result_from, theme, write
+from backstory.reports import Numbers, Passage, Word, render_comparison, render_passage, result_from, theme, write
 from backstory.training import train
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
@@ -297,6 +297,34 @@ def test_a_chosen_word_is_told_of_at_once_and_words_before_the_passage_are_not_c
         page.keyboard.press(key)
         assert focused(page) == place and f"word {place - 1} of 3" in panel(page)
     assert page.get_by_role("option", name="a", exact=True, disabled=True).count() == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_right_to_left_text_is_written_and_read_from_the_right(
+    width: int, runs: list[Path], opened: Open, tmp_path: Path
+) -> None:
+    texts = ("42", "ספר", "عن", "(", "كت", "اب", ")", ".", "The", "end", ".")
+    before = {4: "", 5: "", 6: "", 7: "", 8: "\n", 10: ""}
+    made = tuple(Word(text, before.get(i, " ")) for i, text in enumerate(texts))
+    surprisal = Numbers("sequential", "surprisal", tuple(map(float, range(11))), "nats", 0.0, 8.0)
+    result = json.loads(next(runs[0].glob("explain-*/result.json")).read_text())
+    result["figures"]["passage"] = Passage(made, (surprisal,), "ספר 1").to_dict()
+    path = tmp_path / "page.html"
+    path.write_text(render_passage(result_from(json.dumps(result), "x")), encoding="utf-8")
+    page = opened(path, width)
+    boxes = [word.bounding_box() for word in words(page).all()]
+    of_text = page.locator(".words").bounding_box()
+    hebrew, english = boxes[:8], boxes[8:]
+    assert [box["x"] for box in hebrew] == sorted((box["x"] for box in hebrew), reverse=True)
+    assert hebrew[0]["x"] + hebrew[0]["width"] == pytest.approx(of_text["x"] + of_text["width"], abs=1)
+    assert hebrew[4]["x"] == pytest.approx(hebrew[5]["x"] + hebrew[5]["width"], abs=0.1)  # letters of one word join
+    assert [box["x"] for box in english] == sorted(box["x"] for box in english)
+    assert english[0]["x"] == pytest.approx(of_text["x"], abs=1)
+    words(page).nth(1).click()
+    assert panel(page).splitlines()[0].startswith("ספר") and "surprisal 1.00 nats" in panel(page).replace("\n", " ")
+    for key, index in (("ArrowLeft", 2), ("ArrowLeft", 3), ("ArrowRight", 2)):
+        page.keyboard.press(key)
+        assert focused(page) == index
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

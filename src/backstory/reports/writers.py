@@ -58,7 +58,7 @@ def html_piece(piece: Piece) -> Markup:
             terms = (Markup("<dt>{}</dt><dd>{}</dd>").format(*pair) for pair in pairs)
             return Markup("<dl>{}</dl>").format(Markup().join(terms))
         case Quote(prompt, text):
-            return Markup('<blockquote><span class="prompt">{}</span>{}</blockquote>').format(prompt, text)
+            return Markup('<blockquote dir="auto"><span class="prompt">{}</span>{}</blockquote>').format(prompt, text)
         case Words(passage, name):
             return passage_figure(passage, name)
 

@@ -96,16 +96,19 @@ for (const view of document.querySelectorAll("figure.passage")) {
     return best;
   }
 
+  const box = view.querySelector(".words");
+  const next = (i) => Math.min(i + 1, words.length - 1);
+  const previous = (i) => Math.max(i - 1, 0);
+  const leftwards = getComputedStyle(box).direction === "rtl";
   const moves = {
-    ArrowRight: (i) => Math.min(i + 1, words.length - 1),
-    ArrowLeft: (i) => Math.max(i - 1, 0),
+    ArrowRight: leftwards ? previous : next,
+    ArrowLeft: leftwards ? next : previous,
     ArrowDown: (i) => onLine(i, 1),
     ArrowUp: (i) => onLine(i, -1),
     Home: () => lead,
     End: () => words.length - 1,
   };
 
-  const box = view.querySelector(".words");
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-orientation", "horizontal");
   words.forEach((word, i) => {
@@ -129,8 +132,8 @@ for (const view of document.querySelectorAll("figure.passage")) {
     const place = words.indexOf(event.target);
     if (!move || place < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const next = move(place);
-    select(next < lead ? place : next, true);
+    const target = move(place);
+    select(target < lead ? place : target, true);
   });
   switches.forEach((choice, i) => choice.addEventListener("change", () => { chosen = i; shade(); }));
   view.querySelectorAll(".live").forEach((part) => { part.hidden = false; });
