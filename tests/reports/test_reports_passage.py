@@ -242,6 +242,22 @@ def test_what_the_script_is_given() -> None:
     assert (data["lead"], data["first"]) == (0, None)
 
 
+def test_columns_are_aligned_by_the_width_of_the_words() -> None:
+    words = (Word("日本語"), Word("e\u0301", " "), Word("👩\u200d💻", " "))
+    figures = Numbers("plain", "surprisal", (1.0, 2.0, 3.0), digits=1)
+    back = Weights("looks at", ((), ((0, 1.0),), ()), 1.0)
+    columns = list(passage_terminal.columns(Passage(words, (back, figures), "a text", chosen=1)))
+    assert columns == [
+        "      word    looks at of 'e\u0301'  surprisal",
+        "   1  日本語" + 11 * " " + "1.0000        1.0",
+        "   2  e\u0301     " + 16 * " " + "–        2.0",
+        "   3  👩\u200d💻    " + 16 * " " + "–        3.0",
+    ]
+    expected = ({"model": (("日本語", 0.5), ("日本", 0.25), ("語", 0.125))},) * 3
+    listed = Passage(words, (figures, Candidates("expected", expected)), "a text")
+    assert list(passage_terminal.columns(listed, width=36))[2] == "      expected  日本語 50.0%"
+
+
 def test_long_lines_are_broken_to_fit() -> None:
     tokens = tuple((f"token{i}", 0.1) for i in range(9))
     lists = ({"cache": (("a", 0.5),), "model": tokens}, {"cache": tokens, "model": ()})

@@ -113,6 +113,15 @@ def test_text_is_columns_side_by_side_with_numbers_to_the_right() -> None:
     assert to_text(table) == "Run   Loss  Note\na     10.5  –\nlong  1.25  x"
 
 
+def test_columns_of_text_are_aligned_by_the_width_of_their_letters() -> None:
+    """Chinese letters take two columns of a terminal, accents and vowel points none."""
+    names = ("日本", "e\u0301te\u0301", "שָׁ", "a")
+    table = Table((Column("Run"), Column("Loss", numeric=True)), tuple((name, "1") for name in names))
+    assert to_text(table).splitlines()[1:] == [
+        "日本     1", "e\u0301te\u0301      1", "שָׁ        1", "a        1",
+    ]  # fmt: skip
+
+
 def test_markdown_is_a_table_with_numbers_to_the_right() -> None:
     assert to_markdown(SMALL).splitlines() == [
         "| Run | Perplexity |", "|---|---:|", "| a | 98.1 |", "| b | 1,204 |"

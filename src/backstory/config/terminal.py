@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
@@ -41,6 +42,15 @@ def printable(text: str) -> str:
 def cell(text: str) -> str:
     r"""Return printable text for one line or one cell of a table: newlines and tabs are written out too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """Fill text with spaces to a width in columns of a terminal, where a character takes none, one or two.
+
+    With `right` the text is right-aligned.
+    """
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if right else text + spaces
 
 
 def printable_json(text: str) -> str:

@@ -5,13 +5,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
 from backstory.config.formats import MISSING
-from backstory.config.terminal import cell
+from backstory.config.terminal import cell, padded
 from backstory.reports import theme
 from backstory.reports.passage_html import ends_of
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
@@ -52,23 +53,23 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None, width: int | 
     numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     heads = [cell(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
-    widest = max(4, *(len(cell(word.text)) for word in passage.words))
+    widest = max(4, *(cell_len(cell(word.text)) for word in passage.words))
     starts = [f"{'':>4}  {'word':<{widest}}"]
     figures: list[list[str]] = []
     for i, word in enumerate(passage.words):
         number = "" if i < passage.lead else i + 1 - passage.lead
-        starts.append(f"{number:>4}  {cell(word.text):<{widest}}")
+        starts.append(f"{number:>4}  {padded(cell(word.text), widest)}")
         figures.append(
             [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
         )
     lasts = [[c.name for c in candidates], *([_candidates(c, i) for c in candidates] for i in range(len(figures)))]
-    lines = list(_aligned(starts, [heads, *figures], [len(head) for head in heads], lasts))
-    if width is None or max(map(len, lines)) <= width:
+    lines = list(_aligned(starts, [heads, *figures], [cell_len(head) for head in heads], lasts))
+    if width is None or max(map(cell_len, lines)) <= width:
         yield from lines
         return
     sizes = [max(map(len, column)) for column in zip(*figures, strict=True)]
     broken = [textwrap.wrap(head, max(size, *map(len, head.split()))) for head, size in zip(heads, sizes, strict=True)]
-    sizes = [max(size, *map(len, parts)) for size, parts in zip(sizes, broken, strict=True)]
+    sizes = [max(size, *map(cell_len, parts)) for size, parts in zip(sizes, broken, strict=True)]
     deepest = max(map(len, broken), default=1)
     columns = ([""] * (deepest - len(parts)) + parts for parts in broken)
     *above, last = zip(*columns, strict=True) if broken else [()]
@@ -89,7 +90,7 @@ def _aligned(
 ) -> Iterator[str]:
     """Yield a line for each row: its start, its right-aligned cells in columns of these sizes, and its end."""
     for i, (start, row) in enumerate(zip(starts, rows, strict=True)):
-        cells = [f"{value:>{size}}" for value, size in zip(row, sizes, strict=True)]
+        cells = [padded(value, size, right=True) for value, size in zip(row, sizes, strict=True)]
         yield "  ".join([start, *cells, *(lasts[i] if lasts else ())]).rstrip()
 
 
@@ -101,7 +102,7 @@ def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
         line = f"{'':>6}{cell(part if len(expected) > 1 else layer.name):<{longest if len(expected) > 1 else 0}} "
         for number, (token, p) in enumerate(tokens):
             more = f"{', ' if number else ' '}{_probable(token, p)}"
-            if len(line) + len(more) > width:
+            if cell_len(line) + cell_len(more) > width:
                 break
             line += more
         if tokens:

@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.formats import MISSING
-from backstory.config.terminal import cell
+from backstory.config.terminal import cell, padded
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ class Table:
 def to_text(table: Table) -> str:
     """Return the table for a terminal, printable: columns side by side, without a final line break."""
     lines = [tuple(map(cell, line)) for line in ([c.heading for c in table.columns], *table.rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    sides = [">" if column.numeric else "<" for column in table.columns]
-    formed = ((f"{c:{side}{width}}" for c, side, width in zip(line, sides, widths, strict=True)) for line in lines)
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    numeric = [column.numeric for column in table.columns]
+    formed = (map(padded, line, widths, numeric) for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in formed)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -252,7 +253,7 @@ def lettered(figures: ComparisonFigures) -> ComparisonFigures:
 
 
 def _fits(table: Table, console: Console) -> bool:
-    return max(map(len, to_text(table).splitlines())) <= console.width
+    return max(map(cell_len, to_text(table).splitlines())) <= console.width
 
 
 def gain_columns(figures: ComparisonFigures, row: int, width: int) -> Iterator[Text]:
@@ -298,13 +299,14 @@ def _print_documents(console: Console, figures: ComparisonFigures) -> None:
     most = f", the {MOST_DOCUMENTS} longest of {count(len(f.documents))}" if len(order) < len(f.documents) else ""
     _say(console, f"\nBy document{most}", "bold")
     room = max(12, console.width - 16 - 9 * (len(table.columns) - 3))
-    rows = [(str(i + 1), _short(f.documents[i].title_at(i), room), *table.rows[i][2:]) for i in order]
+    rows = [(str(i + 1), shortened(f.documents[i].title_at(i), room), *table.rows[i][2:]) for i in order]
     print_text(console, to_text(Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows))))
 
 
-def _short(text: str, longest: int) -> str:
+def shortened(text: str, longest: int) -> str:
+    """Return the text for a cell of at most so many columns of a terminal."""
     clean = cell(text)
-    return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
+    return clean if cell_len(clean) <= longest else set_cell_size(clean, longest - 1).rstrip() + "…"
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -171,7 +172,7 @@ def widest_best(figures: SearchFigures, width: int, most: int) -> str:
     for number in range(most, 0, -1):
         table = _with_bars(best_table(figures, number), figures)
         text = to_text(table)
-        if max(map(len, text.splitlines())) <= width or number == 1:
+        if max(map(cell_len, text.splitlines())) <= width or number == 1:
             return text
     return ""
 
