@@ -62,6 +62,7 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
     """Return the steps, the most important first."""
     python, device = sys.executable, "cpu" if dry else "cuda"
     recipes = RECIPES[:1] if dry else RECIPES  # published sizes take minutes on a CPU
+    profiled = ("ptb-small",) if dry else ("ptb-awd-lstm", "ptb-small", "ptb-lstm-1500")
     buffers = ("--buffers", "256", "2048", "16384")
 
     def benchmark(name: str, seconds: float, *options: str, small: Sequence[str] = ()) -> Step:
@@ -73,6 +74,9 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         Step("nvidia-smi", 20, ("nvidia-smi",)),
         Step("tests", 120, tests()),
         *([] if data_dir is None or dry else trainings(data_dir.resolve())),
+        Step(
+            "profile", 60, (python, "benchmarks/step_profile.py", *profiled, "--device", device, "--out", "OUT/profile")
+        ),
         benchmark("training", 80, small=("--sizes", "S", "--steps", "1", "--precisions", "float32")),
         Step(
             "recipes",
