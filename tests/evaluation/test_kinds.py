@@ -243,6 +243,11 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
     [
         ("mixture:step=0.01", "reader mixture: step has no effect with domain=linear; choose domain=logistic"),
         ("mixture:context=entropy", "reader mixture: context has no effect with domain=linear"),
+        ("mixture:gate_rate=0.1", "reader mixture: gate_rate has no effect with weights=bayes; choose weights=gate"),
+        (
+            "mixture:weights=gate,share=0.1",
+            "reader mixture: share has no effect with weights=gate; choose weights=bayes",
+        ),
         ("ppm:escape=c,discount=0.3", "reader ppm: discount has no effect with escape=c; choose escape=d"),
         ("dynamic:rule=sgd,beta1=0.5", "reader dynamic: beta1 has no effect with rule=sgd; choose rule=nadam"),
     ],

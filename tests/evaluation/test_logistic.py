@@ -144,5 +144,5 @@ def test_one_reading_scores_every_setting(length: int, block: int, context: str)
 def test_what_it_cannot_do_is_said_in_one_line() -> None:
     with pytest.raises(UserError, match="PPM with exclusion has no predictions by length"):
         read(MixtureReader(stack(exclusion=True), logistic(0.1, lengths=True)), text(5, 1), FIRST)
-    with pytest.raises(UserError, match="one domain, context and lengths"):
+    with pytest.raises(UserError, match="one of weights, domain, context and lengths"):
         MixtureScorer(stack(), {"domain": ["linear", "logistic"]}, 10)

@@ -104,6 +104,9 @@ READERS: dict[str, Callable[[], Reader]] = {
     "mixture of readers": lambda: blend(
         cache(StaticReader(lstm())), StaticReader(mixture()), ppm(StaticReader(lstm()))
     ),
+    "gate": lambda: blend(ppm(ngram(cache(StaticReader(lstm())))), weights="gate"),
+    "gated product over dynamic": lambda: blend(cache(ppm(dynamic(lstm()))), weights="gate", domain="logistic"),
+    "gate of readers": lambda: blend(cache(StaticReader(lstm())), StaticReader(mixture()), weights="gate"),
     "logistic": lambda: blend(ppm(ngram(cache(StaticReader(lstm())))), domain="logistic", step=0.05, context="length"),
     "logistic by lengths over dynamic": lambda: blend(
         cache(ppm(dynamic(lstm()))), domain="logistic", context="entropy", lengths=True
@@ -128,7 +131,7 @@ VARIANTS = {
     "wrapped learning", "cache over learning", "cache over tempered", "cache over dynamic", "cache over learned",
     "tempered over cache over dynamic, span buffer", "ngram alone, lines apart", "ngram over cache over dynamic",
     "cache over ppm over ngram, span buffer", "mixture over dynamic", "mixture of readers", "tempered over mixture",
-    "cache over ensemble over dynamic",
+    "cache over ensemble over dynamic", "gated product over dynamic", "gate of readers",
     "logistic by lengths over dynamic", "logistic over cache over learned, pointer",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""

@@ -103,11 +103,18 @@ class MixtureSettings:
     length of the known context."""
     lengths: bool = False
     """With logistic: include a counting reader once for every length of its contexts."""
+    weights: Literal["bayes", "gate"] = "bayes"
+    """bayes: by how well each reader has predicted; gate: the readers' fixed weights, changed by how sure each is."""
+    gate_rate: float = between(0.3, 0.0, 100.0)
+    """With the gate: size of its steps."""
 
     def ignored_settings(self) -> dict[str, str]:
         """Return the settings that have no effect, and why."""
         names = () if self.domain == "logistic" else ("step", "context", "lengths")
-        return dict.fromkeys(names, "with domain=linear; choose domain=logistic")
+        ignored = dict.fromkeys(names, "with domain=linear; choose domain=logistic")
+        if self.weights == "gate":
+            return ignored | dict.fromkeys(("share", "rate"), "with weights=gate; choose weights=bayes")
+        return ignored | {"gate_rate": "with weights=bayes; choose weights=gate"}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
     P_t(w) = sum_k v_k P_k(w),    u_k ~ v_k P_k(w_t)^rate,    v_k' = (1 - share) u_k + share / K
 
 The weights v at a position follow from the words before it, so that each word is scored with weights that have not seen it.
-With `domain=logistic` this sum is one factor of a weighted product (`logistic.py`).
+With `weights=gate` they follow from how sure each reader is (`gate.py`). With `domain=logistic` this sum is one factor of a
+weighted product (`logistic.py`).
 """
 
 import copy
@@ -23,6 +24,7 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, LanguageModel, Prediction, clone
 from backstory.models.prediction import steps_at
 from backstory.readers.base import Block, Reader, joint_block, joint_capabilities
+from backstory.readers.gate import GateInputs, first_gate, gate_inputs, gates_along
 from backstory.readers.kind import ReaderKind
 from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
 
@@ -31,6 +33,8 @@ RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares and rates that are tried."""
 PRODUCT = {"share": (0.02, 0.1), "rate": (0.1, 0.25, 1.0), "step": (1e-3, 2e-3, 5e-3, 1e-2)}
 """Values that are tried with `domain=logistic`, where each takes whole distributions."""
+GATE_RATES = (0.03, 0.1, 0.3, 1.0)
+"""Rates of a gate that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,34 @@ class WeightedMixture(Prediction):
         return {"p": self.inner, "experts": self.experts, "log_weights": self.log_weights}
 
 
+@dataclass(frozen=True)
+class Weighing:
+    """How weights follow from the words before; each setting is a number, or (R, 1) for R mixtures of one text."""
+
+    by_gate: bool
+    share: Any
+    rate: Any
+    gate_rate: Any
+
+    @classmethod
+    def of(cls, points: Sequence[MixtureSettings]) -> Self:
+        """Return the weighing of one mixture for each of these settings."""
+        settings = ([[getattr(point, name)] for point in points] for name in ("share", "rate", "gate_rate"))
+        return cls(points[0].weights == "gate", *map(np.array, settings))
+
+    def start(self, rows: int, experts: int) -> np.ndarray:
+        """Return the state before the first position: weights (R, K), or the gate (R, 2, K, F)."""
+        return first_gate(rows, experts) if self.by_gate else np.full((rows, experts), 1 / experts)
+
+    def along(
+        self, scores: np.ndarray, on: np.ndarray, inputs: GateInputs | None, state: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights at each position (R, T, K), and the state after the last."""
+        if inputs is not None:
+            return gates_along(scores, inputs, state, self.gate_rate)
+        return weights_along(scores, on, state, self.share, self.rate)
+
+
 class MixtureReader(Reader):
     """Readers of one model or vocabulary, weighed by how well each has predicted so far.
 
@@ -88,7 +120,9 @@ class MixtureReader(Reader):
         self.model, self.precision = inner.model, inner.precision
         self.block = joint_block(self.readers)
         self.capabilities = joint_capabilities(self.readers)
-        self._weights = np.empty((0, len(self.names)))
+        self._sizes = [len(_names(reader)) for reader in self.readers]
+        self._weighing = Weighing.of([self.settings])
+        self._weights = self._weighing.start(0, len(self.names))
         self._exponents: Tensor | None = None
         self._pending: _Pending | None = None
 
@@ -98,7 +132,7 @@ class MixtureReader(Reader):
     def start(self, batch_size: int) -> None:
         for reader in self.readers:
             reader.start(batch_size)
-        self._weights = np.full((batch_size, len(self.names)), 1 / len(self.names))
+        self._weights = self._weighing.start(batch_size, len(self.names))
         self._exponents = self._pending = None
 
     def predict(self, tokens: Tensor) -> WeightedMixture | TablePrediction:
@@ -109,16 +143,17 @@ class MixtureReader(Reader):
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
         single = tokens.shape[1] == 1
         scores = np.zeros((len(tokens), 1, len(experts))) if single else self.scores_of(experts, following)
-        weights, _ = weights_along(scores, on, self._weights, self.settings.share, self.settings.rate)
+        inputs = self.inputs(experts, shares)
+        weights, _ = self._weighing.along(scores, on, inputs, self._weights)
         linear = WeightedMixture(
             predictions[0].activations, experts, _tensor(_log(weights), tokens.device), predictions[0]
         )
         if self.settings.domain == "linear":
-            self._pending = _Pending(following, experts, on, scores)
+            self._pending = _Pending(following, experts, on, scores, inputs)
             return linear
         factors = factors_of(self.settings, experts, _tensor(weights, tokens.device), shares)
         mixed = self._mix(factors, following)
-        self._pending = _Pending(following, experts, on, scores, factors, mixed)
+        self._pending = _Pending(following, experts, on, scores, inputs, factors, mixed)
         return TablePrediction(linear.activations, mixed.table, predictions[0])
 
     def _mix(self, factors: Factors, targets: Tensor) -> Mixed:
@@ -141,7 +176,7 @@ class MixtureReader(Reader):
             scores = np.concatenate([block.scores[:, :-1], self.scores_of(last, targets[:, -1:])], 1)
         else:
             scores = self.scores_of(block.experts, targets)
-        along, self._weights = weights_along(scores, block.on, self._weights, self.settings.share, self.settings.rate)
+        along, self._weights = self._weighing.along(scores, block.on, block.inputs, self._weights)
         if block.factors is not None and block.mixed is not None:
             mixed = block.mixed
             if not known:
@@ -152,6 +187,13 @@ class MixtureReader(Reader):
         """Return the log-probabilities of targets (B, T) under each expert, (B, T, K) float64."""
         with torch.no_grad(), self.precision.context(targets.device):
             return torch.stack([expert.log_prob(targets) for expert in experts], 2).double().cpu().numpy()
+
+    def inputs(self, experts: Sequence[Prediction], shares: Tensor) -> GateInputs | None:
+        """Return what the weights follow from besides scores: None without a gate."""
+        if not self._weighing.by_gate:
+            return None
+        with torch.no_grad(), self.precision.context(shares.device):
+            return gate_inputs(experts, shares, self._sizes)
 
     def snapshot(self) -> Any:
         linear = [reader.snapshot() for reader in self.readers], torch.from_numpy(self._weights.copy())
@@ -170,9 +212,12 @@ class MixtureReader(Reader):
         return other
 
     def facts(self) -> dict[str, Any]:
-        """Return the weights at the end of what was read, the mean of the rows; with logistic also the product's, by set."""
-        weights = self._weights.mean(0).tolist() if len(self._weights) else [1 / len(self.names)] * len(self.names)
-        facts = {"experts": self.names, "weights": [round(weight, 6) for weight in weights]}
+        """Return the weights or the gate's A at the end of the text, the mean of the rows; with logistic the exponents too."""
+        state = self._weights if len(self._weights) else self._weighing.start(1, len(self.names))
+        if self._weighing.by_gate:
+            facts = {"experts": self.names, "gate": state[:, 0].mean(0).round(4).tolist()}
+        else:
+            facts = {"experts": self.names, "weights": state.mean(0).round(6).tolist()}
         if self._exponents is not None:
             facts["exponents"] = [[round(a, 4) for a in each] for each in self._exponents.mean(0).tolist()]
         return facts
@@ -189,6 +234,7 @@ class _Pending:
     """(B, T, K) bool: which experts take part."""
     scores: np.ndarray
     """(B, T, K): their log-probabilities of `following`; zeros in a block of one position."""
+    inputs: GateInputs | None
     factors: Factors | None = None
     """With `domain=logistic`, what was mixed, and `mixed`."""
     mixed: Mixed | None = None
@@ -267,17 +313,16 @@ class MixtureScorer:
 
     def __init__(self, inner: Reader, values: Mapping[str, Sequence[Any]], tokens: int) -> None:
         """Raises UserError for settings out of range, and where there is nothing to blend."""
-        logistic = "logistic" in values.get("domain", ())
-        values = {**(PRODUCT if logistic else {"share": SHARES, "rate": RATES}), **values}
+        values = {**_tried(values), **values}
         points = (dict(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
         self.points = [conforming(MixtureSettings(**point), "the grid") for point in points]
-        if len({replace(point, share=1.0, rate=1.0, step=1.0) for point in self.points}) > 1:
-            raise UserError("a grid of the reader mixture has one domain, context and lengths; tune each separately")
+        if len({replace(point, share=1.0, rate=1.0, gate_rate=1.0, step=1.0) for point in self.points}) > 1:
+            raise UserError(
+                "a grid of the reader mixture has one of weights, domain, context and lengths; tune each alone"
+            )
         self.reader, self.tokens = MixtureReader(inner, self.points[0]), tokens
-        self._share, self._rate, self._step = (
-            np.array([[getattr(point, name)] for point in self.points]) for name in ("share", "rate", "step")
-        )
-        self._weights = np.full((len(self.points), len(self.reader.names)), 1 / len(self.reader.names))
+        self._weighing, self._step = Weighing.of(self.points), np.array([[point.step] for point in self.points])
+        self._weights = self._weighing.start(len(self.points), len(self.reader.names))
         self._exponents: Tensor | None = None
         self._nats = np.zeros(len(self.points))
 
@@ -286,7 +331,9 @@ class MixtureScorer:
         scores, on = self.reader.scores_of(experts, block.targets), taking_part(shares)
         shape = (len(self.points), *scores.shape[1:])
         scores, on = np.broadcast_to(scores, shape), np.broadcast_to(on, shape)
-        along, self._weights = weights_along(scores, on, self._weights, self._share, self._rate)
+        inputs = self.reader.inputs(experts, shares)
+        inputs = None if inputs is None else inputs.rows(len(self.points))
+        along, self._weights = self._weighing.along(scores, on, inputs, self._weights)
         if self.points[0].domain == "linear":
             self._nats -= np.logaddexp.reduce(_log(along) + scores, 2).sum(1)
             return
@@ -301,12 +348,20 @@ class MixtureScorer:
         return list(zip(self.points, (self._nats / self.tokens).tolist(), strict=True))
 
 
+def _tried(values: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
+    """Return the values that are tried for the weights and the domain of a grid."""
+    logistic = "logistic" in values.get("domain", ())
+    if "gate" in values.get("weights", ()):
+        return {"gate_rate": GATE_RATES} | ({"step": PRODUCT["step"]} if logistic else {})
+    return PRODUCT if logistic else {"share": SHARES, "rate": RATES}
+
+
 KIND = ReaderKind(
     "mixture",
     "the readers inside it (cache+ngram+mixture) with weights that are learned while reading, in place of fixed ones",
     lambda context, settings: MixtureReader(context.wrapped(), settings),
     MixtureSettings,
     wraps=True,
-    identity=("domain", "context", "lengths"),
+    identity=("weights", "domain", "context", "lengths"),
     grid_scorer=lambda context, values, tokens: MixtureScorer(context.wrapped(), values, tokens),
 )

@@ -1,0 +1,104 @@
+"""Weights of a mixture by a gate that is learned while reading, from how sure each reader is.
+
+    v_k = l_k exp(A_k . f) / sum_j l_j exp(A_j . f)
+    A_k' = A_k + rate d_k f / sqrt(1 + G_k),    d_k = v_k P_k(w_t) / sum_j v_j P_j(w_t) - v_k,    G_k' = G_k + (d_k f)^2
+
+l are the readers' fixed weights, so that reading begins with the fixed mixture (A = 0). The features f are 1, and of each
+reader the entropy of its prediction, as a share of the largest, and its largest probability. d_k f is the gradient of
+log P(w_t), and the steps are those of AdaGrad (Duchi et al. 2011). Interpolation weights by features of both predictions are
+those of He, Neubig and Berg-Kirkpatrick (2021), who train a network for them beforehand.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.models import Prediction
+from backstory.models.kernels.linear_log_prob import CHUNK
+
+
+@dataclass(frozen=True)
+class GateInputs:
+    """What a gate's weights follow from at each position."""
+
+    log_shares: np.ndarray
+    """(B, T, K): log l; minus infinity: it takes no part."""
+    features: np.ndarray
+    """(B, T, F)"""
+
+    def rows(self, count: int) -> "GateInputs":
+        """Return the inputs of one row for several."""
+        return GateInputs(*(np.broadcast_to(a, (count, *a.shape[1:])) for a in (self.log_shares, self.features)))
+
+
+def first_gate(rows: int, experts: int) -> np.ndarray:
+    """Return A and G before the first position, (R, 2, K, F)."""
+    return np.zeros((rows, 2, experts, 1 + 2 * experts))
+
+
+@torch.no_grad()
+def gate_inputs(experts: Sequence[Prediction], shares: Tensor, sizes: Sequence[int]) -> GateInputs:
+    """Return the inputs from K predictions and the share of each in its own reader's prediction (B, T, K).
+
+    The predictions are those of several readers, so many of each.
+    """
+    sure = [value for expert in experts for value in _sureness(expert, shares.shape[:2], shares.device)]
+    features = torch.stack([torch.ones_like(sure[0]), *sure], 2)
+    with np.errstate(divide="ignore"):
+        log_shares = np.log(fixed_weights(shares, sizes).double().cpu().numpy())
+    return GateInputs(log_shares, features.double().cpu().numpy())
+
+
+def fixed_weights(shares: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the weight of each prediction (B, T, K) in the mean of the readers' own predictions."""
+    weights = []
+    for own in shares.split(list(sizes), 2):
+        left, parts = torch.ones_like(own[..., 0]), []
+        for k in range(own.shape[2] - 1, 0, -1):
+            parts.append(left * own[..., k])
+            left = left * (1 - own[..., k])
+        weights += [left, *reversed(parts)]
+    return torch.stack(weights, 2) / len(sizes)
+
+
+def _sureness(prediction: Prediction, shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the entropy of a prediction as a share of the largest, and its largest probability, each (B, T)."""
+    (rows, steps), begin, size, pieces = shape, 0, 1, []
+    while begin < steps:
+        end = min(begin + size, steps)
+        part = prediction
+        if end - begin < steps:
+            index = torch.arange(rows, device=device).repeat_interleave(end - begin)
+            part = prediction.select(index, torch.arange(begin, end, device=device).repeat(rows))
+        p = part.log_probs().exp().view(rows, end - begin, -1)
+        pieces.append((torch.special.entr(p).sum(2) / math.log(p.shape[2]), p.amax(2)))
+        begin, size = end, max(1, CHUNK // p[:, 0].numel())
+    entropy, largest = (torch.cat(values, 1).float() for values in zip(*pieces, strict=True))
+    return entropy, largest
+
+
+def gates_along(scores: np.ndarray, inputs: GateInputs, gate: np.ndarray, rate: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights v at each position (R, T, K), which sum to one, and the gate after the last (R, 2, K, F).
+
+    Log-probabilities of the targets (R, T, K); rate may be (R, 1).
+    """
+    along = np.empty(scores.shape)
+    slopes, squares = gate[:, 0].copy(), gate[:, 1].copy()
+    for t in range(scores.shape[1]):
+        f = inputs.features[:, t]
+        v = along[:, t] = _softmax(inputs.log_shares[:, t] + (slopes @ f[:, :, None])[..., 0])
+        with np.errstate(divide="ignore"):
+            gradient = (_softmax(np.log(v) + scores[:, t]) - v)[..., None] * f[:, None]
+        squares += gradient**2
+        slopes += np.asarray(rate)[..., None] * gradient / np.sqrt(1 + squares)
+    return along, np.stack([slopes, squares], 1)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    return weights / weights.sum(1, keepdims=True)
