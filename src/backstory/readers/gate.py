@@ -5,8 +5,8 @@
 
 l are the readers' fixed weights, so that reading begins with the fixed mixture (A = 0). The features f are 1, and of each
 reader the entropy of its prediction, as a share of the largest, and its largest probability. d_k f is the gradient of
-log P(w_t), and the steps are those of AdaGrad (Duchi et al. 2011). Interpolation weights by features of both predictions are
-those of He, Neubig and Berg-Kirkpatrick (2021), who train a network for them beforehand.
+log P(w_t), and the steps are those of AdaGrad (Duchi et al. 2011). He, Neubig and Berg-Kirkpatrick (2021) set the weight of a
+nearest-neighbour model by such features of the language model's prediction, with a network that is trained beforehand.
 """
 
 import math
