@@ -13,6 +13,7 @@ from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, Similar,
 from backstory.context.examination import outside_window, split_targets
 from backstory.data import prepare
 from backstory.papers.paper import paper
+from backstory.results.validation import is_number
 
 WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 
@@ -207,6 +208,14 @@ def test_the_figures_of_a_group_are_those_of_its_targets_alone() -> None:
     width = first.conditions[0].high - first.conditions[0].low
     assert width == pytest.approx(2 * 1.96 * effect.std() / math.sqrt(50), rel=0.1)
     assert first.effective_context.context == 50
+
+
+@pytest.mark.parametrize("lost", [1e3, 1e30, 1e38])
+def test_effects_of_a_model_that_broke_down_can_be_read_again(lost: float) -> None:
+    made = losses()
+    found = figures([replace(made, nats=made.nats + lost), made], ["class"])
+    numbers = [vars(c) for part in (found, *found.groups) for c in part.conditions]
+    assert all(is_number(c[name]) for c in numbers for name in ("nats", "effect", "low", "high", "effect_percent"))
 
 
 @pytest.mark.parametrize("models", [1, 3])

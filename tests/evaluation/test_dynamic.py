@@ -18,7 +18,7 @@ from small_models import dual, lstm, mixture
 from tiers import fast_then_full, several
 from torch import Tensor, nn
 
-from backstory.config import UserError
+from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import DynamicSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import ComposedModel, detach
@@ -194,6 +194,18 @@ def test_statistics_equal_a_plain_loop(name: str) -> None:
     assert found.collected.minibatches == count > 10
     for n, square in squares.items():
         torch.testing.assert_close(found.mean_square[n].double(), square / count, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e38, 1e22])
+def test_statistics_of_a_model_that_broke_down_are_refused(scale: float) -> None:
+    """Their gradients are nan, or too large to be squared."""
+    model = lstm()
+    with torch.no_grad():
+        model.embedding.weight.mul_(scale)
+    with pytest.raises(
+        NonFiniteError, match=r"^the squared gradients of \S+ are not finite numbers: the weights broke"
+    ):
+        collect(model, text(400), 0, batch_size=4, segment=5)
 
 
 def test_the_information_of_a_softmax_is_what_is_expected_of_its_rows() -> None:

@@ -34,6 +34,7 @@ from backstory.results.examination_record import (
     TruncationFigures,
     TruncationGroup,
 )
+from backstory.results.validation import LARGEST_NUMBER
 
 THRESHOLD = 0.01
 
@@ -175,8 +176,8 @@ def _limit(limit: float) -> float | None:
 
 
 def _percent(effect: Interval) -> float:
-    """Return an effect in percent of perplexity, bounded so that it does not overflow."""
-    return 100 * float(np.expm1(min(effect.value, 700)))
+    """Return an effect in percent of perplexity, at most the largest number that results hold."""
+    return min(100 * float(np.expm1(min(effect.value, 700))), LARGEST_NUMBER)
 
 
 def _level(nats: np.ndarray) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, pasted
+from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.plugin_files import plugin_flags
 from backstory.models import LanguageModel, Precision, Prediction, detach
 from backstory.models.kernels.factored_gradients import whole
@@ -98,7 +98,8 @@ def collect(
 ) -> Statistics:
     """Read a text (N,) in `batch_size` rows and minibatches of `segment` tokens of each, every dropout off.
 
-    `progress` takes the minibatches read and those there are. Raises UserError for a text that is too short for one minibatch.
+    `progress` takes the minibatches read and those there are. Raises UserError for a text that is too short for one minibatch,
+    and NonFiniteError.
     """
     count = _whole_minibatches(len(ids), batch_size, segment)
     if not count:
@@ -130,6 +131,9 @@ def collect(
     shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.regions(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}
     information |= expected.means()
+    broken = [n for tensors in (shaped, information) for n, tensor in tensors.items() if not tensor.isfinite().all()]
+    if broken:
+        raise NonFiniteError(f"the squared gradients of {broken[0]} are not finite numbers: the weights broke down")
     tokens = count * batch_size * segment
     how = Collected(weights_hash(model), moving, text, batch_size, segment, count, tokens, precision.name)
     return Statistics(shaped, information, how)
