@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from backstory.config import RunConfig, UserError, from_yaml
 from backstory.storage.lock import in_turn, locked
+from backstory.tuning import trials
 from backstory.tuning.space import Space, parameters
 from backstory.tuning.sweep_storage import (
     JournalLock,
@@ -144,6 +147,21 @@ def test_the_time_until_a_lost_trial_is_found_is_not_its_own(tmp_path: Path) -> 
     assert [t.state for t in trials] == ["again", "again", "failed", "again", "complete"]
     assert [t.seconds is None for t in trials] == [True, True, True, False, False]
     assert result.provenance.seconds == round(sum(t.seconds or 0.0 for t in trials[3:]), 1)
+
+
+def test_a_trial_that_the_clock_is_set_back_in_takes_no_negative_time(
+    tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one around the end of summer time: Optuna's dates are local, without the offset."""
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a", url)
+        trial = claimed(mine.claim(1))
+        monkeypatch.setattr(trials, "time", SimpleNamespace(monotonic=lambda: trial.started + 90.0))
+        monkeypatch.setattr(FrozenTrial, "duration", timedelta(hours=-1))
+        mine.end(trial, 3.0)
+    result = read_sweep(path)
+    assert [t.seconds for t in result.figures.trials] == [90.0] and result.provenance.seconds == 90.0
 
 
 def test_it_waits_as_long_as_the_training_that_was_started_is_there(tmp_path: Path) -> None:

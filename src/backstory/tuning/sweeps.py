@@ -47,11 +47,11 @@ from backstory.tuning.trials import (
     COLUMNS,
     KILLS,
     PROBLEM,
+    SECONDS,
     SweepJobs,
     TrialQueue,
     best_of,
     first_of,
-    has_known_end,
     tried_again,
 )
 
@@ -302,7 +302,7 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: SweepFolde
         valid_perplexity=trial.value if state == COMPLETE else min((v for _, v in curve), default=None),
         epochs=curve[-1][0] if curve else 0,
         curve=tuple((epoch, round(v, 6)) for epoch, v in curve),
-        seconds=trial.duration.total_seconds() if trial.duration and has_known_end(trial, again) else None,
+        seconds=trial.user_attrs.get(SECONDS),
         # A trial that waits to be tried again has no parameters yet, only the fixed ones of the earlier try.
         settings=trial.params or trial.system_attrs.get("fixed_params", {}),
         problem=problem,

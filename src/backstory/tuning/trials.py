@@ -4,6 +4,7 @@ One process claims a trial at a time, and a trial whose process is lost is queue
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,11 @@ TRIES = 3
 """Number of kills after which a trial has failed."""
 WORKER, FIRST, AFTER, KILLS, PROBLEM = "worker", "first", "after", "kills", "problem"
 """Attributes of a trial in the storage: its process, the numbers of its first try and of the one before, kills, problem."""
-AFTER_LOSS = "after_loss"
-"""Attribute of a trial whose earlier try was found without its process: when that one ended is unknown."""
+SECONDS = "seconds"
+"""Attribute of a trial: its duration; without it if its process was lost.
+
+The storage has the dates of its start and end, but clocks are set, and Optuna's dates lack the change to winter time.
+"""
 BROKEN_DOWN_EXIT = 3
 """Exit code of a training whose loss is no longer finite."""
 MOST_FAILURES = 5
@@ -49,10 +53,18 @@ class ClaimedTrial:
     """Number of its first try, which names its run folder."""
     kills: int
     config: RunConfig
+    started: float
+    """Value of the monotonic clock."""
 
     @property
     def number(self) -> int:
         return self.optuna.number
+
+    def note_end(self, problem: str = "") -> None:
+        """Store the duration, and the problem if there is one."""
+        self.optuna.set_user_attr(SECONDS, round(time.monotonic() - self.started, 3))
+        if problem:
+            self.optuna.set_user_attr(PROBLEM, problem)
 
 
 def first_of(trial: "FrozenTrial") -> int:
@@ -63,17 +75,6 @@ def first_of(trial: "FrozenTrial") -> int:
 def tried_again(trials: Sequence["FrozenTrial"]) -> Mapping[int, "FrozenTrial"]:
     """Return the trial that repeats another one, by the number of that other one."""
     return {t.user_attrs[AFTER]: t for t in trials if AFTER in t.user_attrs}
-
-
-def has_known_end(trial: "FrozenTrial", again: "FrozenTrial | None") -> bool:
-    """Return True if the storage has the time at which a trial ended, not one at which it was found without its process.
-
-    `again` is the trial that repeats it.
-    """
-    if again is not None:
-        return not again.user_attrs.get(AFTER_LOSS, False)
-    # Who ends a trial as failed says why, except of one that was lost for the last time.
-    return trial.state.is_finished() and (trial.state.name != "FAIL" or PROBLEM in trial.user_attrs)
 
 
 def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
@@ -116,15 +117,14 @@ class TrialQueue:
             except OSError:  # no room for the recipe: the trial does not count
                 self._try_again(trial.number, trial.params, first, kills)
                 raise
-            return ClaimedTrial(trial, first, kills, config)
+            return ClaimedTrial(trial, first, kills, config, time.monotonic())
 
     def end(self, trial: ClaimedTrial, value: float | None, problem: str = "", pruned: bool = False) -> None:
         """Record the end of a trial: its value, or that it was pruned or failed."""
         from optuna.trial import TrialState
 
         with self._folder.claims():
-            if problem:
-                trial.optuna.set_user_attr(PROBLEM, problem)
+            trial.note_end(problem)
             if value is not None:
                 self._study.tell(trial.optuna, value)
             else:
@@ -133,8 +133,7 @@ class TrialQueue:
     def give_back(self, trial: ClaimedTrial, killed: bool, problem: str = "") -> bool:
         """Queue a trial again that was stopped or killed. Return False if it was killed too often, and has failed."""
         with self._folder.claims():
-            if killed and trial.kills + 1 >= TRIES:
-                trial.optuna.set_user_attr(PROBLEM, problem)
+            trial.note_end(problem if killed and trial.kills + 1 >= TRIES else "")
             return self._try_again(trial.number, trial.optuna.params, trial.first, trial.kills + killed)
 
     def _give_back_lost(self) -> None:
@@ -149,17 +148,17 @@ class TrialQueue:
             if not self._folder.alive(worker, first_of(trial)):
                 # One that is tried again has its settings here until it is claimed.
                 params = trial.system_attrs.get("fixed_params", {}) | trial.params
-                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1, lost=True)
+                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
                 if isinstance(worker, str):
                     self._folder.drop_worker(worker)
 
-    def _try_again(self, number: int, params: dict[str, Any], first: int, kills: int, lost: bool = False) -> bool:
+    def _try_again(self, number: int, params: dict[str, Any], first: int, kills: int) -> bool:
         from optuna.trial import TrialState
 
         # A process may have been killed here before, after the first of these two steps.
         is_queued = number in tried_again(self._study.get_trials(deepcopy=False))
         if not is_queued and kills < TRIES:
-            attributes = {FIRST: first, AFTER: number, KILLS: kills, AFTER_LOSS: lost}
+            attributes = {FIRST: first, AFTER: number, KILLS: kills}
             self._study.enqueue_trial(params, user_attrs=attributes)
         self._study.tell(number, state=TrialState.FAIL)
         return kills < TRIES
