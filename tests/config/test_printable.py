@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config.terminal import one_line, printable
+from backstory.config.terminal import one_line, padded, printable, shortened
 
 
 def test_letters_of_every_script_stay() -> None:
@@ -16,6 +16,13 @@ def test_letters_of_every_script_stay() -> None:
 def test_what_steers_a_terminal_is_written_out() -> None:
     assert printable("\x1b[2J\x07a\rb\x9b1m\x7f") == r"\x1b[2J\x07a\x0db\x9b1m\x7f"
     assert printable("\u202egnp.exe \udcff\u2028") == r"\u202egnp.exe \udcff\u2028"
+
+
+def test_text_is_filled_and_shortened_by_the_width_of_its_letters() -> None:
+    """Chinese letters take two columns of a terminal, accents none."""
+    assert [padded("日本", 6), padded("e\u0301", 3, right=True), padded("long", 2)] == ["日本  ", "  e\u0301", "long"]
+    shown = [shortened(text, 12) for text in ("日本語の本", "日本語の本の章", "e\u0301" * 12, "a\n" * 5, "x" * 13)]
+    assert shown == ["日本語の本", "日本語の本…", "e\u0301" * 12, r"a\na\na\na\n"[:11] + "…", "x" * 11 + "…"]
 
 
 @given(st.text(st.characters(exclude_categories=())))

@@ -140,11 +140,6 @@ def test_a_terminal_has_tables_columns_and_passages(made: Any, width: int) -> No
     assert ("+0.010 (-0.010 to +0.050)" in whole) == (width == 140)
 
 
-def test_titles_are_shortened_to_the_width_of_their_letters() -> None:
-    shown = [comparison_section.shortened(title, 12) for title in ("日本語の本", "日本語の本の章", "e\u0301" * 12)]
-    assert shown == ["日本語の本", "日本語の本…", "e\u0301" * 12]
-
-
 def test_columns_rise_and_hang_in_proportion(made: Any) -> None:
     blocks = [4.0, 2.0, -1.0, 0.0, -4.0]
     documents = [SimpleNamespace(start=0), SimpleNamespace(start=60)]

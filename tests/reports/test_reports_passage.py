@@ -258,6 +258,14 @@ def test_columns_are_aligned_by_the_width_of_the_words() -> None:
     assert list(passage_terminal.columns(listed, width=36))[2] == "      expected  日本語 50.0%"
 
 
+def test_a_word_of_thousands_of_letters_takes_no_more_than_a_column() -> None:
+    words = (Word("jam"), Word("x" * 5000, " "))
+    layers = (Numbers("plain", "rank", (1.0, 2.0)), Candidates("expected", ({"model": (("y" * 5000, 0.5),)},) * 2))
+    lines = list(passage_terminal.columns(Passage(words, layers, "a text")))
+    assert lines[1].startswith("   1  jam" + 37 * " ") and lines[2].startswith("   2  " + "x" * 39 + "…  ")
+    assert all(line.endswith("y" * 39 + "… 50.0%") for line in lines[1:])
+
+
 def test_long_lines_are_broken_to_fit() -> None:
     tokens = tuple((f"token{i}", 0.1) for i in range(9))
     lists = ({"cache": (("a", 0.5),), "model": tokens}, {"cache": tokens, "model": ()})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
@@ -51,6 +51,12 @@ def padded(text: str, width: int, right: bool = False) -> str:
     """
     spaces = " " * (width - cell_len(text))
     return spaces + text if right else text + spaces
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text for a cell of at most so many columns of a terminal."""
+    clean = cell(text)
+    return clean if cell_len(clean) <= width else set_cell_size(clean, width - 1).rstrip() + "…"
 
 
 def printable_json(text: str) -> str:

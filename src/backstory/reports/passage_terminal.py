@@ -12,13 +12,15 @@ from rich.style import Style
 from rich.text import Text
 
 from backstory.config.formats import MISSING
-from backstory.config.terminal import cell, padded
+from backstory.config.terminal import cell, padded, shortened
 from backstory.reports import theme
 from backstory.reports.passage_html import ends_of
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
 """Number of words listed below the text, the most strongly coloured first."""
+LONGEST_WORD = 40
+"""Width of a word above which its end is left out of a column; an address or a code may have thousands of letters."""
 PALE = 300
 """Sum of red, green and blue above which text on a colour is black."""
 
@@ -53,12 +55,13 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None, width: int | 
     numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     heads = [cell(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
-    widest = max(4, *(cell_len(cell(word.text)) for word in passage.words))
+    words = [shortened(word.text, LONGEST_WORD) for word in passage.words]
+    widest = max(4, *map(cell_len, words))
     starts = [f"{'':>4}  {'word':<{widest}}"]
     figures: list[list[str]] = []
-    for i, word in enumerate(passage.words):
+    for i, word in enumerate(words):
         number = "" if i < passage.lead else i + 1 - passage.lead
-        starts.append(f"{number:>4}  {padded(cell(word.text), widest)}")
+        starts.append(f"{number:>4}  {padded(word, widest)}")
         figures.append(
             [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
         )
@@ -115,7 +118,7 @@ def _figures(passage: Passage) -> list[Numbers]:
     if index is None:
         return list(passage.numbers)
     weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
-    named = f"of '{passage.words[index].text}'"
+    named = f"of '{shortened(passage.words[index].text, LONGEST_WORD)}'"
     return [*(Numbers("plain", f"{w.name} {named}", w.of(index), digits=4) for w in weights), *passage.numbers]
 
 
@@ -126,7 +129,7 @@ def _expected(layer: Candidates, index: int) -> dict[str, str]:
 
 
 def _probable(token: str, p: float) -> str:
-    return f"{cell(token)} {100 * p:.1f}%"
+    return f"{shortened(token, LONGEST_WORD)} {100 * p:.1f}%"
 
 
 def _candidates(layer: Candidates, index: int) -> str:

@@ -5,14 +5,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, signed
-from backstory.config.terminal import cell, printable
+from backstory.config.terminal import printable, shortened
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, theme
 from backstory.reports.document import Piece, Section, of_kind, print_text
@@ -301,12 +301,6 @@ def _print_documents(console: Console, figures: ComparisonFigures) -> None:
     room = max(12, console.width - 16 - 9 * (len(table.columns) - 3))
     rows = [(str(i + 1), shortened(f.documents[i].title_at(i), room), *table.rows[i][2:]) for i in order]
     print_text(console, to_text(Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows))))
-
-
-def shortened(text: str, longest: int) -> str:
-    """Return the text for a cell of at most so many columns of a terminal."""
-    clean = cell(text)
-    return clean if cell_len(clean) <= longest else set_cell_size(clean, longest - 1).rstrip() + "…"
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
