@@ -204,12 +204,21 @@ def test_truncations_of_the_first_results_have_names_and_targets(folder: Any) ->
     assert conditions == of_shown and (conditions[0][0], conditions[0][-1]) == ("truncate-5", "300 words")
 
 
+def test_the_table_says_which_words_have_no_tag(folder: Any) -> None:
+    drop = all_of_them()["drop"] | {"tagger": "gold (pos/penn/valid.txt)", "unknown_tag_share": 0.047}
+    [result] = read(folder({"drop": drop})).results
+    lines = [line for line in table(result) if line.startswith("  tags: gold (pos/penn/valid.txt); ")]
+    assert [line.split("; ")[1] for line in lines] == [
+        "4.7% of the words are <unk>, neither content nor function words"
+    ]
+
+
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"
     assert sentences.dropped(found, BESIDE) == (
         "Dropped beyond 5 tokens: content words +35.0%, as many at random +10.5%; function words +5.1%, as many at "
-        "random +4.1%; tags: gold (pos/penn/valid.txt), 4.7% of the tokens tagged unknown; Khandelwal et al. 2018, figure 3 "
+        "random +4.1%; tags: gold (pos/penn/valid.txt), 4.7% of the tokens are <unk>; Khandelwal et al. 2018, figure 3 "
         "(ptb): content +65%, as many at random +17%, function +15%."
     )
     assert sentences.local_order(found, BESIDE) == (

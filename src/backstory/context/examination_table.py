@@ -38,7 +38,7 @@ def table(result: Result[ExaminationFigures[Any]], width: int = WIDEST) -> list[
         lines.append(f"  means over {len(f.models)} models; +- is the standard deviation over them")
     if f.unknown_tag_share is not None:
         share = f"{f.unknown_tag_share:.1%}"
-        lines.append(f"  tags: {f.tagger}; {share} of the words are unknown, neither content nor function")
+        lines.append(f"  tags: {f.tagger}; {share} of the words are <unk>, neither content nor function words")
     lines += _conditions(f.conditions, bool(f.models), width)
     if isinstance(f, TruncationFigures):
         words, within = f.context_in_words(), f"within {f.effective_context.threshold_percent:g}% of perplexity"

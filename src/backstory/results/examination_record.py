@@ -266,7 +266,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     tagger: str | None = None
     """Source of the part-of-speech tags; null if none were needed."""
     unknown_tag_share: Share | None = None
-    """Share of the split's tokens whose tag is that of an unknown word, neither content nor function."""
+    """Share of the split's tokens that are `<unk>`, neither content nor function words."""
     pieces_per_word: Amount | None = None
     """Mean number of pieces per word, if the tokens are pieces and targets and contexts are words (null: they are
     tokens). Absent from older results."""

@@ -193,12 +193,12 @@ def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
 
 
 def _tagged(result: Result[ExaminationFigures]) -> str:
-    """Return the source of the tags, and the share of words that the tagger does not know."""
+    """Return the source of the tags, and the share of `<unk>`, which have none."""
     f = result.figures
     if not f.tagger:
         return ""
     share = f.unknown_tag_share
-    unknown = "" if share is None else f", {percent(100 * share)} of the {f.counted_in}s tagged unknown"
+    unknown = "" if share is None else f", {percent(100 * share)} of the {f.counted_in}s are <unk>"
     return f"tags: {f.tagger}{unknown}"
 
 
