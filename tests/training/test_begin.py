@@ -12,6 +12,7 @@ import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
 from tiers import fast_then_full
 
+from backstory.cli.main import main
 from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.evaluation import evaluate
 from backstory.runs import run_folder
@@ -163,6 +164,39 @@ def test_another_corpus_with_the_same_vocabulary_is_trained_further(
     assert one.vocabulary.counts.tolist() != two.vocabulary.counts.tolist()
     assert one.vocabulary.gives_the_ids_of(two.vocabulary)
     assert not one.vocabulary.gives_the_ids_of(replace(two.vocabulary, lowercase=True))
+
+
+def test_the_error_says_how_another_corpus_gets_the_same_vocabulary(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    for name, line in (("one", "ann saw the jam\n"), ("two", "bob ate all of it\n")):
+        tiny_corpus(tmp_path / name, lines=8)
+        (tmp_path / name / "train.txt").write_text(line * 40)
+
+    def run(tokenizer: str, init_from: str | None = None) -> dict:
+        text = replace(tiny_config.text, corpus="one" if init_from is None else "two", tokenizer=tokenizer)
+        folder = Path(f"run-{tokenizer}" if init_from is None else "new")
+        return quietly(replace(still(tiny_config), text=text), folder, init_from=init_from and Path(init_from))
+
+    for tokenizer in ("words", "bytes", "bpe:270"):
+        run(tokenizer)
+    command = "backstory data tokenizer one --kind bpe --size 270"
+    write = f"write its tokenizer with `{command}`, and give --text.tokenizer tokenizer.json"
+    for tokenizer, init_from, advice in (
+        ("words", "run-words", "begin with a run on the same corpus, or train both with --text.tokenizer bytes or one"),
+        ("words", "run-bytes", "use its tokenizer, --text.tokenizer bytes"),
+        ("words", "run-bpe:270", write),
+        ("bpe:270", "run-bpe:270", write),
+    ):
+        with pytest.raises(UserError, match=f"{init_from} has another vocabulary than this corpus gives; {advice}"):
+            run(tokenizer, init_from)
+    assert main(command.split()[1:]) == 0
+    run("tokenizer.json")
+    with pytest.raises(UserError, match=r"use its tokenizer, --text.tokenizer tokenizer\.json"):
+        run("words", "run-tokenizer.json")
+    assert run("tokenizer.json", "run-bpe:270").provenance.init_from["run"] == "run-bpe:270"
 
 
 def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path) -> None:

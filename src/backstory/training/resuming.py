@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from backstory.config import UserError, plural
-from backstory.config.errors import FolderConflict
+from backstory.config.errors import FolderConflict, pasted
 from backstory.config.process import launched
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_lines, read_small
-from backstory.runs.run import check_tensors, load_run, load_weights, weights
+from backstory.data import Vocabulary
+from backstory.data.tokenizers.pieces import Pieces, trained_kind
+from backstory.data.tokenizers.vocabulary import is_fixed
+from backstory.runs.run import Run, check_tensors, load_run, load_weights, weights
 from backstory.runs.run_folder import RunFolder, trained_with
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
@@ -37,8 +40,7 @@ def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
     run = load_run(folder)
     if not run.vocabulary.gives_the_ids_of(trainer.dataset.vocabulary):
         raise UserError(
-            f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text, or train both with "
-            "--tokenizer bytes or one tokenizer.json, which give every text the same vocabulary"
+            f"{folder} has another vocabulary than this corpus gives; {_same_vocabulary(run, trainer.dataset.vocabulary)}"
         )
     own, loaded = weights(trainer.model), weights(run.model)
     try:
@@ -47,6 +49,22 @@ def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
         raise UserError(f"{folder} does not fit this model: {error}; give the same sizes and parts") from None
     load_weights(trainer.model, own | loaded)
     return {"run": folder.resolve().name, "weights": run.weights_hash}
+
+
+def _same_vocabulary(run: Run, own: Vocabulary) -> str:
+    """Return how a training on this corpus gets the vocabulary of another run."""
+    tokenizer = run.vocabulary.tokenizer
+    trained = trained_kind(tokenizer.name) if isinstance(tokenizer, Pieces) else None
+    if trained is not None and not run.vocabulary.lowercase:  # `data tokenizer` trains on the text as it is
+        kind, size = trained
+        command = f"backstory data tokenizer {pasted(run.config.text.corpus)} --kind {kind} --size {size}"
+        return f"write its tokenizer with `{command}`, and give --text.tokenizer tokenizer.json"
+    if tokenizer.name != own.tokenizer.name and trained is None and is_fixed(tokenizer):
+        return f"use its tokenizer, --text.tokenizer {pasted(tokenizer.name)}"
+    return (
+        "begin with a run on the same corpus, or train both with --text.tokenizer bytes or one tokenizer.json "
+        "(`backstory data tokenizer` makes one), which give every text the same vocabulary"
+    )
 
 
 def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
