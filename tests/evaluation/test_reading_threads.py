@@ -13,14 +13,17 @@ import torch
 from small_models import lstm
 
 import backstory as bs
+from backstory.codec.code_file import unpack
 from backstory.context import laboratory
 from backstory.context.examination import SingleProcess
 from backstory.evaluation.opening import open_evaluation
+from backstory.evaluation.session import Line, session
 from backstory.models.devices import restored_threads
 from backstory.models.state import flatten
 from backstory.readers import StaticReader, reading_threads
 from backstory.readers.reading_threads import choose_threads, resume_threads
 from backstory.readers.registry import parse_stack
+from backstory.runs.run import load_run
 from backstory.tuning.preparation import collect_statistics, tune_reader
 
 
@@ -38,7 +41,7 @@ def fastest(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> list[int]:
     """Numbers of threads that are fastest at each choice in turn, the last one from then on; 1 unless a test changes it."""
     numbers = [1]
 
-    def timed(step: Callable[[], None], steps: float, usual: int) -> int:
+    def timed(step: Callable[[], None], steps: float, most: int) -> int:
         step()
         return numbers.pop(0) if len(numbers) > 1 else numbers[0]
 
@@ -75,7 +78,7 @@ def test_timing_is_short_beside_the_reading(
     clock, called = Clock({1: seconds, 2: seconds}), []
     monkeypatch.setattr(reading_threads, "time", clock)
     monkeypatch.setattr(reading_threads, "fastest_threads", lambda *arguments: called.append(arguments) or (1, {}))
-    assert reading_threads._fastest(clock.step, steps, 2) == (1 if timed else 2)
+    assert reading_threads._fastest(clock.step, steps, 2) == (1 if timed else None)
     assert (clock.steps, len(called)) == (2, int(timed))
 
 
@@ -120,6 +123,36 @@ def test_a_timed_step_has_the_rows_of_the_reading(
     reader.model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
     choose_threads(reader, np.zeros(tokens, int), batch_size)
     assert shapes[0] == shape
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "tokens", "shapes"),
+    [
+        (1, 49, []),
+        (1, 50, [(1, 1)]),
+        (1, 1000, [(1, 1)] * 20),
+        (1, 100_000, [(1, 1)] * 128),
+        (4, 199, []),
+        (4, 100_000, [(4, 1)] * 32),
+        (200, 100_000, [(200, 1)]),
+    ],
+)
+def test_a_step_token_by_token_is_short_beside_the_reading(
+    fastest: list[int], batch_size: int, tokens: int, shapes: list[tuple[int, int]]
+) -> None:
+    reader, seen = StaticReader(lstm()), []
+    reader.model.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
+    assert choose_threads(reader, np.zeros(200, int), batch_size, tokens, by_token=True) == bool(shapes)
+    assert seen == shapes and torch.get_num_threads() == (1 if shapes else 2)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_the_number_stays_where_timing_would_take_long(
+    two_cores: None, monkeypatch: pytest.MonkeyPatch, by_token: bool
+) -> None:
+    monkeypatch.setattr(reading_threads, "SECONDS", 0.0)
+    assert not choose_threads(StaticReader(lstm()), np.zeros(200, int), by_token=by_token)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(
@@ -244,3 +277,123 @@ def test_processes_that_share_an_examination_keep_their_number(
     for ranks, number in ((SingleProcess(), 1), (replace(SingleProcess(), world=2), 2)):
         with pytest.raises(Opened, match=str(number)):
             laboratory.examine_run(tiny_run, ranks=ranks)
+
+
+# --- token by token ---
+
+TEXT = b"ann saw the tea\nbob took more jam\n" * 20
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"reader": "cache"}], ids=str)
+def test_a_file_is_coded_with_the_fastest_number_and_decoded_with_the_same(
+    fastest: list[int], tiny_run: Path, options: dict[str, Any]
+) -> None:
+    code = bs.compress(TEXT, tiny_run, **options).data
+    assert torch.get_num_threads() == 2
+    seen, fastest[:] = [], [7]  # which would be recorded, or seen, if the decoder chose
+    assert bs.decompress(code, tiny_run, progress=lambda *_: seen.append(torch.get_num_threads())) == TEXT
+    assert set(seen) == {1} and torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert bs.compress(TEXT, tiny_run, **options).data == code
+    assert unpack(code, "it")[0].machine["threads"] == 1
+
+
+def test_a_reader_with_blocks_of_its_own_is_timed_in_blocks(fastest: list[int], tiny_run: Path) -> None:
+    """It predicts a block again for each of its tokens."""
+    run = load_run(tiny_run)
+    run.model.capabilities = replace(run.model.capabilities, exact_state=False)
+    shapes: list[tuple[int, int]] = []
+    run.model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    bs.compress(TEXT[:80], run)
+    assert shapes[:4] == [(1, 24), (1, 1), (1, 2), (1, 3)]
+
+
+def test_a_short_file_is_not_timed(fastest: list[int], tiny_run: Path) -> None:
+    assert unpack(bs.compress(TEXT[:33], tiny_run).data, "it")[0].machine["threads"] == 2
+
+
+def test_a_resumed_compression_keeps_its_number(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
+    fastest[:] = [1, 2]
+
+    class Killed(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done >= 60:
+            raise Killed
+
+    with pytest.raises(Killed):
+        bs.compress(TEXT, tiny_run, tmp_path / "out", save_every=1e-9, progress=stop)
+    assert fastest == [2]
+    resumed = bs.compress(TEXT, tiny_run, tmp_path / "out", resume=True).data
+    assert unpack(resumed, "it")[0].machine["threads"] == 1 and torch.get_num_threads() == 2
+    fastest[:] = [1]
+    assert bs.compress(TEXT, tiny_run).data == resumed
+
+
+def test_a_text_is_continued_with_the_fastest_number(
+    fastest: list[int], tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, between, step = [], [], StaticReader.predict
+    monkeypatch.setattr(StaticReader, "predict", lambda *given: used.append(torch.get_num_threads()) or step(*given))
+    pieces = []
+    for piece in bs.generate(tiny_run, "ann saw", tokens=60, seed=3):
+        pieces.append(piece)
+        between.append(torch.get_num_threads())
+    # the tokens that are timed, with the number that the test's choice leaves alone, the prompt, and those that are drawn
+    assert used == [2] + [1] * 61 and set(between) == {2}
+    torch.set_num_threads(1)
+    assert list(bs.generate(tiny_run, "ann saw", tokens=60, seed=3)) == pieces
+    torch.set_num_threads(2)
+    used.clear()
+    list(bs.generate(tiny_run, "ann saw", tokens=49))
+    assert set(used) == {2}
+
+
+def read_lines(run: Path, text: bytes, path: Path, **options: Any) -> tuple[list[float], list[int]]:
+    """Read a text in a session; return the score of each line, and the number of threads with which it was scored."""
+    nats, numbers = [], []
+
+    def note(line: Line) -> None:
+        nats.append(sum(line.nats))
+        numbers.append(torch.get_num_threads())
+
+    path.write_bytes(text)
+    with path.open("rb") as file, session(run, on_line=note, **options) as opened:
+        opened.read(file.fileno())
+    assert torch.get_num_threads() == 2
+    return nats, numbers
+
+
+def test_a_session_chooses_once_it_has_read_enough(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
+    nats, numbers = read_lines(tiny_run, TEXT * 8, tmp_path / "text")
+    assert numbers.index(1) == 1024 // 5  # a line has five tokens
+    assert set(numbers[numbers.index(1) :]) == {1}
+    assert set(read_lines(tiny_run, TEXT * 5, tmp_path / "text")[1]) == {2}  # fewer tokens
+    fastest[:] = [2]
+    assert read_lines(tiny_run, TEXT * 8, tmp_path / "text")[0] == nats
+
+
+def test_a_session_with_a_slow_model_chooses_later(
+    two_cores: None, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def timed(step: Callable[[], None], steps: float, most: int) -> int | None:
+        tried.append(steps)
+        return 1 if len(tried) == 2 else None
+
+    monkeypatch.setattr(reading_threads, "_fastest", timed)
+    monkeypatch.setattr("backstory.evaluation.session.LONG", 1200)
+    numbers = read_lines(tiny_run, TEXT * 9, tmp_path / "text")[1]
+    assert tried == [1024 / 128, 1280 / 128] and {*numbers[:100]} == {2} and numbers[-1] == 1
+
+
+def test_a_resumed_session_keeps_its_number(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
+    fastest[:] = [1, 2]
+    parts = TEXT * 8, TEXT
+    first, _ = read_lines(tiny_run, parts[0], tmp_path / "text", folder=tmp_path / "session")
+    second, numbers = read_lines(tiny_run, parts[1], tmp_path / "text", folder=tmp_path / "session", resume=True)
+    assert fastest == [2] and set(numbers) == {1}
+    fastest[:] = [1]
+    assert read_lines(tiny_run, b"".join(parts), tmp_path / "text")[0] == pytest.approx(first + second, rel=1e-6)

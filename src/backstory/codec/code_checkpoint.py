@@ -6,7 +6,7 @@ without the reader.
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ from backstory.codec.range_coder import Coder, Encoder
 from backstory.codec.token_code import CodedText
 from backstory.config import UserError
 from backstory.readers import Reader
+from backstory.readers.reading_threads import resume_threads
 from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
 from backstory.storage.atomic import LONGEST_NAME
 from backstory.storage.checkpoint import remove_checkpoints
@@ -39,9 +40,12 @@ def checkpoint_folder(out: Path) -> Path:
 
 
 class CodeCheckpoint:
-    """Saves a compression in the folder OUT.part while it lasts. A context manager: at a good end it removes the folder."""
+    """Saves a compression in the folder OUT.part while it lasts.
 
-    def __init__(self, out: Path, identity: Mapping[str, Any], save_every: float, resume: bool) -> None:
+    A context manager: it resumes the number of threads if asked to, and removes the folder at a good end.
+    """
+
+    def __init__(self, out: Path, identity: Callable[[], Mapping[str, Any]], save_every: float, resume: bool) -> None:
         """`identity` is what the code depends on: a checkpoint with another is refused. `save_every` is in seconds, 0 for
         never."""
         self.folder, self.identity = checkpoint_folder(out), identity
@@ -54,7 +58,8 @@ class CodeCheckpoint:
         with ExitStack() as stack:
             self._saved = open_folder(stack, self.folder, "compression", self.resume)
             if self._saved is not None:
-                check_same(self._saved, self.identity, "leave --resume out to start again")
+                resume_threads(self._saved.identity.get("device"))
+                check_same(self._saved, self.identity(), "leave --resume out to start again")
                 progress = self._saved.progress
                 if not has_fields(progress, PROGRESS) or not has_fields(progress["coder"], CODER):
                     raise self._damaged()
@@ -67,6 +72,11 @@ class CodeCheckpoint:
                 remove_checkpoints(self.folder, PREFIX)
         if kind is None and self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+    @property
+    def is_resumed(self) -> bool:
+        """Return True if a compression goes on with the number of threads that it began with."""
+        return self._saved is not None
 
     @property
     def done(self) -> int:
@@ -93,7 +103,7 @@ class CodeCheckpoint:
         saved = (step, rows, state, coded.bits, coded.checked)
         progress = dict(zip(PROGRESS, saved, strict=True))
         code = {"written": torch.from_numpy(np.frombuffer(written, np.uint8).copy())}
-        save_reading(self.folder, step, reader, self.identity, progress, code)
+        save_reading(self.folder, step, reader, self.identity(), progress, code)
         self._saved_at = time.monotonic()
 
     def _damaged(self) -> UserError:

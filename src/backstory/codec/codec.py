@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from backstory.codec.code_checkpoint import CodeCheckpoint, checkpoint_folder
 from backstory.codec.code_file import MOST_ROWS, Header, pack, unpack
 from backstory.codec.range_coder import Decoder, Encoder
@@ -29,12 +31,14 @@ from backstory.codec.setting import (
     write,
 )
 from backstory.codec.spelling import Speller, Spelling
-from backstory.codec.token_code import BrokenCode, code_text, side_by_side
+from backstory.codec.token_code import BrokenCode, code_text, one_by_one, side_by_side
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.terminal import ProgressCallback, one_line
+from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader, check_rows
+from backstory.readers.reading_threads import TOKENS, choose_threads
 from backstory.readers.registry import ConfiguredLayer, open_reader
 from backstory.readers.saved_reading import reader_identity
 from backstory.runs.run import Run
@@ -70,6 +74,7 @@ class Compressed:
 
 
 @checked(batch_size=(1, MOST_ROWS), save_every=0)
+@restored_threads()
 def compress(
     file: Source,
     model: Path | str | Run,
@@ -121,6 +126,8 @@ def compress(
     coder, speller, sha256 = Encoder(), Speller(spelling), hashlib.sha256(data).hexdigest()
     groups = side_by_side(len(units), batch_size)
     with _saving(out, run, opened, layers, sha256, batch_size, save_every, resume) as checkpoint:
+        if units and not (checkpoint is not None and checkpoint.is_resumed):
+            _choose_threads(opened, [unit.id for unit in units[: max(TOKENS, batch_size)]], batch_size, len(units))
         coded = code_text(
             coder,
             opened,
@@ -175,8 +182,17 @@ def _saving(
     if out is None:
         return nullcontext()
     text = {"text": sha256, "batch_size": batch_size}
-    identity = {**reader_identity(run, layers, reader), **text, **machine(run.device)}
-    return CodeCheckpoint(Path(out), identity, save_every, resume)
+    identity = {**reader_identity(run, layers, reader), **text}
+    return CodeCheckpoint(Path(out), lambda: identity | machine(run.device), save_every, resume)
+
+
+def _choose_threads(reader: Reader, ids: Sequence[int], batch_size: int, tokens: int) -> None:
+    """Set the number of threads with which a text is coded fastest; the decoder takes the same, from the header."""
+    known = np.maximum(ids, 0)  # ESCAPED is none that a model knows
+    if one_by_one(reader):
+        choose_threads(reader, known, batch_size, tokens, by_token=True)
+    else:  # every token is predicted again with each of its block's that follow
+        choose_threads(reader, known, batch_size, tokens * reader.block // 2)
 
 
 @checked()

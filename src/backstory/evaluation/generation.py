@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,9 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
-from backstory.models.devices import each_unaffected
+from backstory.models.devices import each_unaffected, restored_threads
 from backstory.readers.base import Reader
+from backstory.readers.reading_threads import TOKENS, choose_threads
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
 from backstory.results.common import ProvenanceRecord
@@ -164,7 +166,14 @@ def generate(
             raise UserError(f"{loaded.name} is not a run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
         new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
-    return each_unaffected(chain([known] if echo and known else [], new))
+    return each_unaffected(chain([known] if echo and known else [], new), _threads(made, [last, *context], tokens))
+
+
+@restored_threads()
+def _threads(reader: Reader, context: Sequence[int], tokens: int) -> int:
+    """Return the number of threads with which so many tokens are drawn fastest."""
+    choose_threads(reader, np.resize(context, TOKENS), tokens=tokens, by_token=True)
+    return torch.get_num_threads()
 
 
 def _saved(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import torch
 
 from backstory.config import TextConfig, UserError
 from backstory.config import scores as measures
@@ -24,7 +25,9 @@ from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
+from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader
+from backstory.readers.reading_threads import LONG, SOON, TOKENS, choose_threads, set_threads
 from backstory.readers.saved_reading import (
     ReadingCheckpoint,
     load_reading,
@@ -61,6 +64,8 @@ class SessionState:
     begun_ids: list[int] = field(default_factory=list)
     """Tokens of the next line that are read already, as blocks end within lines; they are not read again."""
     begun_nats: list[float] = field(default_factory=list)
+    threads: int | None = None
+    """The number of threads that was chosen, which it keeps when it is resumed; None before it has read enough."""
 
 
 @dataclass
@@ -116,7 +121,10 @@ class Session:
         self._lost: deque[int] = deque()
         """Positions of pending tokens that are outside the vocabulary."""
         self._words: Counter[str] = Counter()
+        self._threads_at = SOON
+        """Tokens after which the number of threads is chosen, if it is not yet."""
 
+    @restored_threads()
     def read(self, descriptor: int, name: str = "standard input", stopped: Callable[[], bool] = lambda: False) -> None:
         """Read an open file until it ends or `stopped` returns True.
 
@@ -125,6 +133,8 @@ class Session:
         """
         blocks = stream_lines(descriptor, self._catch_up, stopped)
         as_is = self.vocabulary.tokenizer.unit == "byte"
+        if self.state.threads is not None:
+            set_threads(self.state.threads)
         try:
             lines, first = self._counted(decoded(blocks, name, as_is)), self._arrived
             for ids, lost in _encoded(self.vocabulary, lines, self._in_paragraph()):
@@ -200,7 +210,15 @@ class Session:
             self._read(len(self._pending))
         self._report(len(self._lines))
 
+    def _choose_threads(self) -> None:
+        """Choose the number of threads as soon as more text is likely to come; of a slow model, after more text."""
+        if self.state.threads is None and self.state.tokens >= self._threads_at:
+            if choose_threads(self.reader, np.resize(self._pending, TOKENS), tokens=self.state.tokens):
+                self.state.threads = torch.get_num_threads()
+            self._threads_at = LONG
+
     def _read(self, tokens: int) -> None:
+        self._choose_threads()
         ids, self._pending = np.array(self._pending[:tokens], np.int64), self._pending[tokens:]
         stream = StreamReading(self.reader, ids, self.state.last, reset=False)
         for block in stream.remaining():
@@ -361,12 +379,12 @@ def _saved_session(folder: Path, resume: bool) -> ReadingCheckpoint | None:
 
 def session_state(saved: ReadingCheckpoint, vocabulary: Vocabulary) -> SessionState:
     """Return the state of a saved session. Raises UserError if it is no session of this vocabulary."""
-    values: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.progress}
+    values: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], "threads": None, **saved.progress}
     if not has_fields(values, get_type_hints(SessionState)):
         raise UserError(f"{saved.path} is not a saved session; choose another folder with --session")
     state = SessionState(**values)
     ids, nats = [state.last, *state.begun_ids], state.begun_nats
-    counts = [state.lines, state.tokens, state.unknown, state.nats, state.lost or 0, *ids]
+    counts = [state.lines, state.tokens, state.unknown, state.nats, state.lost or 0, (state.threads or 1) - 1, *ids]
     if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= state.tokens:
         raise UserError(f"{saved.path} is damaged: its counts contradict each other; remove it and start again")
     return state

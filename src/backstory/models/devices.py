@@ -57,10 +57,11 @@ def unaffected() -> Iterator[None]:
         yield
 
 
-def each_unaffected(items: Iterator[T]) -> Iterator[T]:
-    """Yield items that are computed lazily, each `unaffected` by its consumer."""
+def each_unaffected(items: Iterator[T], threads: int) -> Iterator[T]:
+    """Yield items that are computed lazily, each `unaffected` by its consumer and with so many threads."""
     while True:
-        with unaffected():
+        with unaffected(), restored_threads():
+            torch.set_num_threads(threads)
             try:
                 item = next(items)
             except StopIteration:
