@@ -199,9 +199,13 @@ def say(console: Console, line: str) -> None:
     console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+TABLE_WIDTH = 80
+"""Characters of a line of a table, where the terminal is not narrower."""
+
+
 def terminal_width() -> int:
-    """Return the width of the terminal, or 80 where standard output is not one: a wider table than this is folded."""
-    return min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    """Return the width to which tables are folded: TABLE_WIDTH, or that of a narrower terminal."""
+    return min(TABLE_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else TABLE_WIDTH
 
 
 def fitted(text: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from backstory.config.formats import MISSING, signed, signed_percent
 from backstory.config.scores import bounded
+from backstory.config.terminal import TABLE_WIDTH
 from backstory.results.examination_record import (
     TRUNCATE,
     CacheEffect,
@@ -15,11 +16,8 @@ from backstory.results.examination_record import (
 )
 from backstory.results.result_file import Result
 
-WIDEST = 80
-"""Width of the tables in characters, where the terminal is not narrower."""
 
-
-def table(result: Result[ExaminationFigures[Any]], width: int = WIDEST) -> list[str]:
+def table(result: Result[ExaminationFigures[Any]], width: int = TABLE_WIDTH) -> list[str]:
     """Return a result as lines: its heading, every condition, and the effects in every group of a split.
 
     Columns of a table that do not fit into the `width` follow below.

@@ -10,8 +10,9 @@ from typing import Any
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
+from backstory.config.terminal import TABLE_WIDTH
 from backstory.context.effects import figures
-from backstory.context.examination_table import WIDEST, table
+from backstory.context.examination_table import table
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
 from backstory.reports.svg import FILES
@@ -34,7 +35,7 @@ class ExaminationResult(Result[ExaminationFigures[Any]]):
         """Return a result with its losses."""
         return ExaminationResult(**vars(result), losses=tuple(losses))
 
-    def table(self, width: int = WIDEST) -> str:
+    def table(self, width: int = TABLE_WIDTH) -> str:
         """Return the conditions as lines for a person, and those of every group; wider tables than this are folded."""
         return "\n".join(table(self, width))
 
