@@ -97,12 +97,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     if mode == "resume" and odd is not None:
         raise UserError(f"{odd} is not a regular file; remove it, or choose another --out")
     if mode == "resume" and "config" not in accept:
-        saved = from_file(RunConfig, folder.config, path)
-        if different := differences(to_dict(saved), to_dict(config)):
-            raise FolderConflict(
-                f"{path} was trained with other settings ({', '.join(different)})",
-                "give the same ones, or --accept config to go on with the new ones",
-            )
+        _check_settings(folder, config)
     if mode != "new" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
         touched = "removed" if mode == "overwrite" else "written to"
         raise UserError(f"{link} is a link, and what it leads to is not {touched}; remove it, or choose another --out")
@@ -113,16 +108,31 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     check_outside_runs(path)
     check_writable(path)
     for changed in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
-        below = (Path(top, name) for top, folders, files in os.walk(changed) for name in (*folders, *files))
-        for inner in (changed, *below):
-            if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-                denied = os.strerror(errno.EACCES)
-                raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
-            if mode == "overwrite" and only_by_owner(inner):
-                raise UserError(
-                    f"cannot remove {inner}: only its owner can, as {inner.parent} has the sticky bit; "
-                    "have its owner remove it, or choose another --out"
-                )
+        _check_permitted(changed, removed=mode == "overwrite")
+
+
+def _check_settings(folder: RunFolder, config: RunConfig) -> None:
+    """Raise UserError unless a run was trained with these settings."""
+    saved = from_file(RunConfig, folder.config, folder.path)
+    if different := differences(to_dict(saved), to_dict(config)):
+        raise FolderConflict(
+            f"{folder.path} was trained with other settings ({', '.join(different)})",
+            "give the same ones, or --accept config to go on with the new ones",
+        )
+
+
+def _check_permitted(path: Path, removed: bool) -> None:
+    """Raise UserError unless every folder at and below a path can be written to and, if `removed`, all of it be removed."""
+    below = (Path(top, name) for top, folders, files in os.walk(path) for name in (*folders, *files))
+    for inner in (path, *below):
+        if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
+            denied = os.strerror(errno.EACCES)
+            raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
+        if removed and only_by_owner(inner):
+            raise UserError(
+                f"cannot remove {inner}: only its owner can, as {inner.parent} has the sticky bit; "
+                "have its owner remove it, or choose another --out"
+            )
 
 
 def open_folder(
