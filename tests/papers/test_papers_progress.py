@@ -30,7 +30,7 @@ from backstory.papers.suite_jobs import (
     WAITING,
     RunJob,
     SuiteJobs,
-    expect,
+    estimate_minutes,
     expected_minutes,
     minutes_to_go,
 )
@@ -63,10 +63,10 @@ def test_times_are_those_stated_until_some_are_measured(measured: dict[str, floa
 def test_a_run_that_is_begun_tells_of_the_others() -> None:
     begun, other, third = found = [job(r, minutes=r.minutes) for r in RUNS]
     begun.state, begun.paced, begun.minutes = "running", 30.0, 30.0
-    expect(found)
+    estimate_minutes(found)
     assert [j.minutes for j in found] == [30.0, 30.0, 120.0]
     third.state, third.minutes = DONE, 80.0
-    expect(found)
+    estimate_minutes(found)
     assert [j.minutes for j in found] == [30.0, 30.0, 80.0]
     assert other.state == WAITING
 

@@ -70,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {duration(60 * job.minutes_left):>14}")
         return 0
-    with launcher(args.processes, args.data_dir, args.cluster) as place:
-        planned.run(place, args.data_dir)
+    with launcher(args.processes, args.data_dir, args.cluster) as workers:
+        planned.run(workers, args.data_dir)
 
     from backstory.reports import to_text
     from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table

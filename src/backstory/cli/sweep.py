@@ -87,8 +87,8 @@ def run(arguments: Sequence[str]) -> int:
 
     planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
     warn_ignored(planned.space, args.config, typed_settings(arguments))
-    with launcher(args.processes, args.data_dir, args.cluster) as place:
-        result = planned.run(args.trials, place, args.prune_from, args.keep_all, args.data_dir)
+    with launcher(args.processes, args.data_dir, args.cluster) as workers:
+        result = planned.run(args.trials, workers, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result.figures
     args.show(result, lambda: search_summary(figures))
     if figures.best is None:

@@ -45,7 +45,7 @@ def load_plugins(plugins: Sequence[Path] = ()) -> None:
     inherited = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     for name in (*inherited, *plugins):
         load_plugin(name)
-    _hand_on()
+    _update_environment()
 
 
 def load_plugin(name: Path, given_to: str = "--plugin") -> PluginSource:
@@ -90,10 +90,10 @@ def record_part(file: str, module: str, part: str) -> None:
         LOADED[module] = source_of_module(module)
     elif os.path.isfile(file):
         LOADED[str(resolved(file))] = source_of_file(Path(file))
-    _hand_on()
+    _update_environment()
 
 
-def _hand_on() -> None:
+def _update_environment() -> None:
     """Name the plugins to the processes that this one starts."""
     if names := _reloading():
         os.environ[VARIABLE] = os.pathsep.join(names)
@@ -158,26 +158,28 @@ def plugin_hashes() -> dict[str, str]:
 
 def load_factory(name: str) -> Callable[[], Any]:
     """Return the function or class that `module:name` or `file.py:name` names. Raises UserError."""
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute.isidentifier():
+    source, _, attribute = name.rpartition(":")
+    if not source or not attribute.isidentifier():
         raise UserError(
             f"{shown(name)} does not name a predictor; give a module or a file and a function: my_model.py:make"
         )
-    if place.endswith(".py"):
-        path = resolved(place)
+    if source.endswith(".py"):
+        path = resolved(source)
         if not path.is_file():
-            raise UserError(f"there is no Python file {shown(place)}; give the path of one, as in my_model.py:make")
+            raise UserError(f"there is no Python file {shown(source)}; give the path of one, as in my_model.py:make")
         _import_from(str(path.parent))
         module = _run(path, path.read_bytes(), "file")
     else:
         _import_from(os.getcwd())
         try:
-            module = importlib.import_module(place)
+            module = importlib.import_module(source)
         except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
-            raise UserError(f"the module {place} does not load ({problem}); correct it, or give file.py:name") from None
+            raise UserError(
+                f"the module {source} does not load ({problem}); correct it, or give file.py:name"
+            ) from None
     functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-    check_name(attribute, functions, f"function or class in {place} called")
+    check_name(attribute, functions, f"function or class in {source} called")
     return getattr(module, attribute)
 
 
@@ -224,7 +226,7 @@ def of_plugin(error: Exception) -> UserError | None:
     files = [file for source in LOADED.values() for file in source.files]
     if _last_frame(error, files) is None:
         return None
-    return UserError(f"{where(error, files)}: {_told(error)}")
+    return UserError(f"{where(error, files)}: {_described(error)}")
 
 
 def beside_plugins(error: Exception) -> UserError | None:
@@ -232,10 +234,10 @@ def beside_plugins(error: Exception) -> UserError | None:
     if not LOADED:
         return None
     checks = " or ".join(f"`backstory check {path}`" for path in _pasted())
-    return UserError(f"it fails with {plugin_flags().strip()} ({_told(error)}); see what {checks} says")
+    return UserError(f"it fails with {plugin_flags().strip()} ({_described(error)}); see what {checks} says")
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """Return the kind and the message of an error; that of a plugin may have none."""
     try:
         return f"{type(error).__name__}: {error}"

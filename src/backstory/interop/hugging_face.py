@@ -291,7 +291,7 @@ def _fetched(source: str, **where: Any) -> Path:
 
 def check_one_device(device_map: Mapping[str, Any], name: str) -> None:
     """Raise UserError if parts of a model are on several devices, or on the disk: a score is computed on one device."""
-    devices = sorted({f"cuda:{place}" if isinstance(place, int) else str(place) for place in device_map.values()})
+    devices = sorted({f"cuda:{device}" if isinstance(device, int) else str(device) for device in device_map.values()})
     if len(devices) > 1 or "disk" in devices:
         raise UserError(
             f"{name} does not fit on one device, and was spread over {' and '.join(devices)}; use --dtype=bfloat16 or a "

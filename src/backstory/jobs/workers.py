@@ -101,8 +101,8 @@ class _Team:
         for rank, process in enumerate(self.processes, 1):
             variables = {name: str(value) for name, value in {**meeting, "RANK": rank, "LOCAL_RANK": rank}.items()}
             assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin as told:  # one that has ended is seen below
-                told.write(json.dumps({"environment": variables, "arguments": arguments}).encode())
+            with suppress(BrokenPipeError), process.stdin as stdin:  # one that has ended is seen below
+                stdin.write(json.dumps({"environment": variables, "arguments": arguments}).encode())
         while not store.check([HERE.format(rank) for rank in range(1, count)]):
             if self.lost():
                 raise RankEnded("a worker has ended")

@@ -19,7 +19,7 @@ from backstory.storage.run_files import RESULT
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")
-LOSSES = 3
+MOST_LOST_MACHINES = 3
 """Number of times that a run continues elsewhere after losing its machine."""
 _STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 
@@ -64,7 +64,7 @@ class RunJob(Job):
     """Time that it takes at the pace of its training so far; None before the first epoch."""
     known: KnownRun | None = None
     """The run of another reproduction that its figures are taken from."""
-    losses: int = 0
+    lost_machines: int = 0
     """Number of times that it lost its machine."""
     _command: SuiteCommand | None = None
 
@@ -140,8 +140,8 @@ class RunJob(Job):
         if ending.code == 0 and not self._command.done():
             verb, result = self._command.arguments[0], self._command.out / RESULT
             self.fail(f"{verb} ended well, but {result} is damaged; remove that file")
-        elif ending.lost and self.losses < LOSSES:
-            self.losses += 1  # the next command resumes it
+        elif ending.lost and self.lost_machines < MOST_LOST_MACHINES:
+            self.lost_machines += 1  # the next command resumes it
         elif ending.code != 0:
             self.fail(ending.reason)
 
@@ -186,7 +186,7 @@ class SuiteJobs:
         return not any(job.state == WAITING for job in self._jobs)
 
     def show(self, running: Sequence[Job] = ()) -> None:
-        expect(self._jobs)
+        estimate_minutes(self._jobs)
         done = sum(job.state == DONE for job in self._jobs)
         left = duration(60 * minutes_to_go(self._jobs, max(1, self._launcher.slots)))
         title = f"{self._title}: {done} of {len(self._jobs)} runs done, about {left} left"
@@ -212,11 +212,11 @@ def run_jobs_of(folder: SuiteFolder, runs: Sequence[SuiteRun], known: Mapping[st
             job.state, job.known, job.valid = DONE, known_run, known_run.record.valid_perplexity
         if job.state == DONE:
             job.minutes = job.known.record.seconds / 60 if job.known else minutes_taken(folder, job.run)
-    expect(jobs)
+    estimate_minutes(jobs)
     return jobs
 
 
-def expect(jobs: Sequence[RunJob]) -> None:
+def estimate_minutes(jobs: Sequence[RunJob]) -> None:
     """Set the time that each waiting run is expected to take, by those that are finished or begun."""
     here = {job.run.name: job.minutes for job in jobs if job.state == DONE and not job.known}
     here |= {job.run.name: job.paced for job in jobs if job.state != DONE and job.paced}
@@ -240,8 +240,8 @@ def expected_minutes(run: SuiteRun, runs: Sequence[SuiteRun], measured: Mapping[
     if run.name in measured:
         return measured[run.name]
     finished = [r for r in runs if r.name in measured]
-    if same_row := [measured[r.name] for r in finished if r.system == run.system]:
-        return sum(same_row) / len(same_row)
+    if same_system := [measured[r.name] for r in finished if r.system == run.system]:
+        return sum(same_system) / len(same_system)
     stated = sum(r.minutes for r in finished)
     return run.minutes * (sum(measured.values()) / stated if stated else 1.0)
 

@@ -104,13 +104,13 @@ class NgramCounts:
         Tokens (B, T); recent (B, order - 1): the tokens before them, NOTHING where a text begins.
         """
         text = np.concatenate([recent, tokens], 1)
-        ids, steps, found = text, tokens.shape[1], []
+        ids, steps, contexts = text, tokens.shape[1], []
         for table in self.tables:
-            found.append(ids[:, ids.shape[1] - steps :])
+            contexts.append(ids[:, ids.shape[1] - steps :])
             before, word = ids[:, :-1], text[:, 1:]
             known = table.find(np.where((before < 0) | (word < 0), NOTHING, before * self.types + word))
             ids = np.concatenate([np.full((len(text), 1), NOTHING), known], 1)
-        return np.stack(found, 2) if found else np.empty((*tokens.shape, 0), np.int64)
+        return np.stack(contexts, 2) if contexts else np.empty((*tokens.shape, 0), np.int64)
 
     def probability(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return p (N,) of the words (N,) after contexts (N, order - 1)."""
@@ -151,8 +151,8 @@ class NgramCounts:
             if gram == NOTHING:
                 return [], []
         table = self.tables[len(context) - 1]
-        place = slice(table.first[gram], table.first[gram + 1])
-        return (table.keys[place] % self.types).tolist(), table.counts[place].tolist()
+        successors = slice(table.first[gram], table.first[gram + 1])
+        return (table.keys[successors] % self.types).tolist(), table.counts[successors].tolist()
 
 
 @checked(types=1, start=0, order=1)

@@ -161,8 +161,8 @@ def panels(width: float, number: int, height: float, least: float = 2.3) -> "tup
     figure.subplots(down, across, sharex=True, sharey=True)
     for empty in figure.axes[number:]:
         empty.remove()
-    for place, axes in enumerate(figure.axes):
-        axes.tick_params(labelleft=place % across == 0, labelbottom=place + across >= number)
+    for index, axes in enumerate(figure.axes):
+        axes.tick_params(labelleft=index % across == 0, labelbottom=index + across >= number)
     return figure, figure.axes
 
 

@@ -30,9 +30,9 @@ class ViolationRecord(Record):
 
     def in_words(self) -> str:
         """Return it in one sentence: `at token 512: ... (and at 3 more)`."""
-        place = "" if self.token is None else f"at token {self.token:,}: "
+        where = "" if self.token is None else f"at token {self.token:,}: "
         more = f" (and {self.times - 1:,} more {plural('time', self.times - 1)})" if self.times > 1 else ""
-        return f"{place}{self.evidence}{more}"
+        return f"{where}{self.evidence}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,9 +158,9 @@ class Composed(nn.Module):
         if self.gated is None:
             log_probs = self.head(hidden[:, shown])
         else:
-            found = self.gated.second(hidden, tokens, self.embedding.weight, auxiliary_state)
-            auxiliary_state = found.pop("state")
-            log_probs = self.gated(hidden[:, shown], self.head, {name: part[:, shown] for name, part in found.items()})
+            second = self.gated.second(hidden, tokens, self.embedding.weight, auxiliary_state)
+            auxiliary_state = second.pop("state")
+            log_probs = self.gated(hidden[:, shown], self.head, {name: part[:, shown] for name, part in second.items()})
         return log_probs, (core_state, auxiliary_state), (embedded, *layers)
 
 
