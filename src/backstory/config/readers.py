@@ -110,11 +110,12 @@ class MixtureSettings:
 
     def ignored_settings(self) -> dict[str, str]:
         """Return the settings that have no effect, and why."""
-        names = () if self.domain == "logistic" else ("step", "context", "lengths")
-        ignored = dict.fromkeys(names, "with domain=linear; choose domain=logistic")
+        ignored: dict[str, str] = {"gate_rate": "with weights=bayes; choose weights=gate"}
         if self.weights == "gate":
-            return ignored | dict.fromkeys(("share", "rate"), "with weights=gate; choose weights=bayes")
-        return ignored | {"gate_rate": "with weights=bayes; choose weights=gate"}
+            ignored = dict.fromkeys(("share", "rate"), "with weights=gate; choose weights=bayes")
+        if self.domain == "linear":
+            ignored |= dict.fromkeys(("step", "context", "lengths"), "with domain=linear; choose domain=logistic")
+        return ignored
 
 
 @dataclass(frozen=True)
