@@ -98,7 +98,9 @@ def suites_and_costs() -> Table:
 
 def _finished(name: str, scale: str) -> int:
     """Return the number of complete runs in a suite's result, if it is of this scale."""
-    figures = figures_of(f"reproduce-{name}") if name in suites() else {"scale": None}
+    if name not in suites():
+        return 0
+    figures = figures_of(f"reproduce-{name}")
     return sum(run["state"] == "done" for run in figures["runs"]) if figures["scale"] == scale else 0
 
 
