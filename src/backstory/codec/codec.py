@@ -38,7 +38,7 @@ from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.terminal import ProgressCallback, one_line
 from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader, check_rows
-from backstory.readers.reading_threads import TOKENS, choose_threads
+from backstory.readers.reading_threads import COLUMNS, TOKENS, choose_threads
 from backstory.readers.registry import ConfiguredLayer, open_reader
 from backstory.readers.saved_reading import reader_identity
 from backstory.runs.run import Run
@@ -127,7 +127,9 @@ def compress(
     groups = side_by_side(len(units), batch_size)
     with _saving(out, run, opened, layers, sha256, batch_size, save_every, resume) as checkpoint:
         if units and not (checkpoint is not None and checkpoint.is_resumed):
-            _choose_threads(opened, [unit.id for unit in units[: max(TOKENS, batch_size)]], batch_size, len(units))
+            _choose_threads(
+                opened, [unit.id for unit in units[: max(TOKENS, COLUMNS * batch_size)]], batch_size, len(units)
+            )
         coded = code_text(
             coder,
             opened,

@@ -21,7 +21,7 @@ from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
 from backstory.models.devices import each_unaffected, restored_threads
 from backstory.readers.base import Reader
-from backstory.readers.reading_threads import TOKENS, choose_threads
+from backstory.readers.reading_threads import COLUMNS, choose_threads
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
 from backstory.results.common import ProvenanceRecord
@@ -172,7 +172,7 @@ def generate(
 @restored_threads()
 def _threads(reader: Reader, context: Sequence[int], tokens: int) -> int:
     """Return the number of threads with which so many tokens are drawn fastest."""
-    choose_threads(reader, np.resize(context, TOKENS), tokens=tokens, by_token=True)
+    choose_threads(reader, np.resize(context, COLUMNS), tokens=tokens, by_token=True)
     return torch.get_num_threads()
 
 

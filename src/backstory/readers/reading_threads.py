@@ -18,6 +18,8 @@ STEPS, SHARE, SECONDS = 8, 0.04, 0.25
 """Steps that are timed as a rule, and how long they may take on an idle core: a share of the reading, or so many seconds."""
 MORE_WITHIN = 0.1
 """Seconds within which more steps are timed."""
+COLUMNS = 8
+"""Tokens of each row in a timed step of a reading token by token: the first token that is drawn waits for the timing."""
 SHORT = 50
 """Tokens of a row below which a reading token by token is too short for timing. A longer one is at least so many timed steps
 long: it may be a fraction of a second."""
@@ -40,7 +42,7 @@ def choose_threads(
         return True
     timed, rows = StaticReader(reader.model, reader.precision), min(batch_size, len(ids))
     total = len(ids) if tokens is None else tokens
-    length = min(total // (SHORT * rows) if by_token else timed.block, max(1, TOKENS // rows))
+    length = min(COLUMNS, total // (SHORT * rows)) if by_token else min(timed.block, max(1, TOKENS // rows))
     if length == 0:
         return False
     block = next(blocks(ids[: rows * length], int(ids[0]), rows, length, device))
