@@ -1,9 +1,11 @@
-"""Unknown names are reported in the same way everywhere."""
+"""Unknown names are reported in the same way everywhere, and errors of the system with a remedy."""
+
+import errno
 
 import pytest
 
 from backstory.config import UserError, check_name
-from backstory.config.errors import written_out
+from backstory.config.errors import refused, written_out
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,11 @@ def test_a_number_with_a_unit_is_written_out(value: str, hint: str) -> None:
 def test_no_fraction_is_proposed_for_a_whole_number() -> None:
     assert written_out("10%", whole=True) == written_out("2.5h", whole=True) == ""
     assert written_out("64k", whole=True) == "; write 64000"
+
+
+@pytest.mark.parametrize("otherwise", [None, "choose another folder"])
+def test_a_limit_on_open_files_is_to_be_raised(otherwise: str | None) -> None:
+    error = OSError(errno.EMFILE, "Too many open files", "runs/a")
+    assert str(refused(error, otherwise=otherwise)) == (
+        "runs/a: Too many open files; raise the limit on them (ulimit -n)"
+    )

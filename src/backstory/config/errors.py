@@ -169,6 +169,8 @@ def refused(
     reason = error.strerror or str(error)
     if no_memory := out_of_memory(error):
         return no_memory
+    if error.errno == errno.EMFILE:
+        return UserError(": ".join(part for part in (where, f"{reason}; raise the limit on them (ulimit -n)") if part))
     if error.errno not in REMEDIES and otherwise:
         return UserError(f"cannot write {where}: {reason}; {otherwise}")
     if error.errno not in REMEDIES:
