@@ -33,8 +33,8 @@ RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares and rates that are tried."""
 PRODUCT = {"share": (0.02, 0.1), "rate": (0.1, 0.25, 1.0), "step": (1e-3, 2e-3, 5e-3, 1e-2)}
 """Values that are tried with `domain=logistic`, where each takes whole distributions."""
-GATE_RATES = (0.03, 0.1, 0.3, 1.0)
-"""Rates of a gate that are tried."""
+GATE_RATES, GATED_STEPS = (0.03, 0.1, 0.3, 1.0), (3e-5, 1e-4, 3e-4, 1e-3)
+"""Rates of a gate, and steps of a product with a gated sum, that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,7 +352,7 @@ def _tried(values: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
     """Return the values that are tried for the weights and the domain of a grid."""
     logistic = "logistic" in values.get("domain", ())
     if "gate" in values.get("weights", ()):
-        return {"gate_rate": GATE_RATES} | ({"step": PRODUCT["step"]} if logistic else {})
+        return {"gate_rate": GATE_RATES} | ({"step": GATED_STEPS} if logistic else {})
     return PRODUCT if logistic else {"share": SHARES, "rate": RATES}
 
 
