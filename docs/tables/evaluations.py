@@ -59,7 +59,7 @@ def timed() -> Table:
         trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
         origin = trained.provenance
         assert origin.config is not None and origin.seconds is not None and origin.device is not None
-        extra = [f"read-{name}-{readers}" for readers in ("cache", "stack")]
+        extra = [f"read-{name}-{readers}" for readers in ("cache", "stack", "gate")]
         adapted = (f"{figures_of(file)['perplexity']:.2f}" if files(file) else MISSING for file in extra)
         rows.append(
             (
@@ -74,7 +74,7 @@ def timed() -> Table:
             )
         )
     heads = ("recipe", "pointer", "trained on", "steps", "took", "validation", "test", "test, cache", "test, stack")
-    return headed(heads, rows, numbers=(3, 5, 6, 7, 8))
+    return headed((*heads, "test, gate"), rows, numbers=(3, 5, 6, 7, 8, 9))
 
 
 TIMED = {
