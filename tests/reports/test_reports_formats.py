@@ -57,7 +57,7 @@ def test_csv_has_a_row_for_each_figure(run: Any, made: Any, tmp_path: Path) -> N
     effects = {
         r["what"]: (float(r["value"]), float(r["low"]), float(r["high"])) for r in rows if r["metric"] == "added_nats"
     }
-    assert effects["context 5"] == pytest.approx((0.41, 0.39, 0.43)) and len(effects) == 5
+    assert effects["truncate-5"] == pytest.approx((0.41, 0.39, 0.43)) and len(effects) == 5
 
 
 def test_csv_tells_the_readings_of_a_reproduction_apart() -> None:

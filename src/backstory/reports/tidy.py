@@ -96,7 +96,7 @@ def _examined(figures: ExaminationFigures) -> Iterator[Figure]:
     named = [("", figures.conditions), *((f"{g.by} {g.group}: ", g.conditions) for g in figures.groups)]
     for group, conditions in named:
         for c in conditions:
-            what = f"{group}{c.name or f'context {c.context}'}"
+            what = f"{group}{c.name}"
             low, high = c.interval or ("", "")
             yield what, "added_nats", c.effect, low, high
             yield what, "perplexity", c.perplexity, "", ""
