@@ -138,7 +138,7 @@ TAGS = {
     *("nav", "a"),  # contents, whose links stay on the page
 }
 ATTRIBUTES = {
-    *("lang", "charset", "name", "content", "http-equiv", "class", "style", "tabindex", "role"),
+    *("lang", "charset", "name", "content", "http-equiv", "class", "style", "tabindex", "role", "dir"),
     *("aria-label", "scope", "title", "id", "d", "x", "y", "width", "height"),
     *("href", "xlink:href", "transform", "clip-path", "viewbox", "version", "fill", "stroke", "font-family"),
     *(
