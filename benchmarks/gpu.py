@@ -4,10 +4,10 @@
     python benchmarks/gpu.py --minutes 9 --out dry --dry
 
 Each step is a process with a time limit of its own, and its log and figures are on disk before the next one starts:
-`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files.
-Trainings side by side share the GPU through NVIDIA's MPS server if the driver has it. Nothing is installed, and no network is
-needed: missing packages can be supplied as pure-Python wheels in a folder. `--dry` runs the same steps on a CPU at
-their smallest sizes, where the tests are skipped. This file needs only Python.
+`summary.txt` has a line for each step, and `gpu.tar.gz` holds all files. Trainings side by side share the GPU through
+NVIDIA's MPS server if the driver has it. Nothing is installed, and no network is needed: missing packages can be supplied as
+pure-Python wheels in a folder. `--dry` runs the same steps on a CPU at their smallest sizes, where the tests are skipped. This
+file needs only Python.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from backstory.models.kernels.linear_log_prob import CHUNK
 
 @dataclass(frozen=True)
 class GateInputs:
-    """What a gate's weights follow from at each position."""
+    """Fixed weights and features, from which a gate sets the weights at each position."""
 
     log_shares: np.ndarray
     """(B, T, K): log l; minus infinity: it takes no part."""

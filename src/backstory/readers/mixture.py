@@ -192,7 +192,7 @@ class MixtureReader(Reader):
         """Return what the weights follow from besides scores: None without a gate."""
         if not self._weighing.by_gate:
             return None
-        with torch.no_grad(), self.precision.context(shares.device):
+        with self.precision.context(shares.device):
             return gate_inputs(experts, shares, self._sizes)
 
     def snapshot(self) -> Any:
