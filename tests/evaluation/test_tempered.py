@@ -18,7 +18,8 @@ from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import read
 from backstory.evaluation.metrics.gate_statistics import own_blend
 from backstory.models import ComposedModel, Interpolation, MixtureOfSoftmaxes
-from backstory.readers import Reader, StaticReader, tempered
+from backstory.models import prediction as predictions
+from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.tempered import TemperatureScorer, TemperedReader
 from backstory.tuning.reader_search import score_grid
@@ -109,7 +110,7 @@ def test_only_a_part_of_the_table_is_held_at_once(monkeypatch: pytest.MonkeyPatc
         return select(self, rows, times)
 
     monkeypatch.setattr(MixtureOfSoftmaxes, "select", note)
-    monkeypatch.setattr(tempered, "TABLE", 3 * TYPES)
+    monkeypatch.setattr(predictions, "TABLE", 3 * TYPES)
     assert nats_by_temperature(StaticReader(mixture()), ids, FIRST, [0.7, 1.5]) == pytest.approx(whole, rel=1e-6)
     assert max(sizes) == 3 and sum(sizes) == 40
 

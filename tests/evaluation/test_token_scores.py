@@ -1,7 +1,6 @@
 """Per-token figures against a loop over the whole distribution in float64."""
 
 import math
-from importlib import import_module
 
 import pytest
 import torch
@@ -9,9 +8,9 @@ from torch import Tensor
 
 from backstory.evaluation import token_scores
 from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models import prediction as predictions
 
 BATCH, TIME, TYPES = 2, 5, 11
-MODULE = import_module("backstory.evaluation.token_scores")  # the package's attribute of this name is the function
 
 
 def softmax() -> Softmax:
@@ -48,11 +47,11 @@ def naive(log_probs: list[float], target: int) -> tuple[float, int, float]:
     return log_probs[target], 1 + len(likelier), entropy
 
 
-@pytest.mark.parametrize("table", [MODULE.TABLE, 3 * TYPES, 1])
+@pytest.mark.parametrize("table", [predictions.TABLE, 3 * TYPES, 1])
 def test_every_token_as_by_hand(
     table: int, prediction: Prediction, targets: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "TABLE", table)
+    monkeypatch.setattr(predictions, "TABLE", table)
     found, whole = token_scores(prediction, targets, top=3), prediction.log_probs().double()
     for b in range(BATCH):
         for t in range(TIME):
@@ -69,7 +68,7 @@ def test_every_token_as_by_hand(
 def test_a_table_is_never_larger_than_allowed(
     prediction: Prediction, targets: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "TABLE", 3 * TYPES)
+    monkeypatch.setattr(predictions, "TABLE", 3 * TYPES)
     sizes = []
     select = type(prediction).select
 

@@ -226,7 +226,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Elements of a chunk that holds a few rows of logits."""
     chunk = CHUNK_ROWS * VOCABULARY
     monkeypatch.setattr(predictions, "linear_log_prob", functools.partial(linear_log_prob, chunk=chunk))
-    monkeypatch.setattr(predictions, "CHUNK", chunk)
+    monkeypatch.setattr(predictions, "TABLE", chunk)
     return chunk
 
 

@@ -96,6 +96,20 @@ def test_an_index_on_another_device_is_refused(prediction: Prediction, other: st
         prediction.select(**index)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 3, 100])
+def test_tables_are_the_distributions_at_the_positions_in_turn(
+    prediction: Prediction, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLE", rows * TYPES)
+    at = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([2, 0, 2, 0, 1])
+    pieces = list(prediction.tables(*at))
+    assert max(len(table) for _, _, table in pieces) <= max(1, rows)
+    r, t, tables = (torch.cat(values) for values in zip(*pieces, strict=True))
+    assert torch.equal(r, at[0]) and torch.equal(t, at[1])
+    close(tables, prediction.log_probs()[at])
+    assert not list(prediction.tables(at[0][:0], at[1][:0]))
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
 def test_tempering_is_a_power_of_the_distribution(prediction: Prediction, targets: Tensor, temperature: float) -> None:
     tempered = prediction.tempered(temperature)
@@ -117,7 +131,7 @@ def test_a_tempered_mixture_scores_in_chunks(monkeypatch: pytest.MonkeyPatch, ta
         return compute(self)
 
     monkeypatch.setattr(module.MixtureOfSoftmaxes, "log_probs", note)
-    monkeypatch.setattr(module, "CHUNK", 3 * TYPES)
+    monkeypatch.setattr(module, "TABLE", 3 * TYPES)
     close(whole.log_prob(targets), expected)
     assert max(sizes) == 3
 

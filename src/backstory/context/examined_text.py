@@ -234,7 +234,7 @@ def read_scores(
             for i, part in enumerate([prediction, prediction.parts()["p"]] if inner else [prediction]):
                 scores[0, i] = -(log_prob if i == 0 else part.log_prob(block.targets)).double()
                 if len(where[0]):
-                    mass = log_mass(part, *where, members, reader.model.vocabulary_size)
+                    mass = log_mass(part, *where, members)
                     scores[1, i][tuple(index.cpu() for index in where)] = mass.cpu()
         blocks.append(scores.numpy())
         progress(before, done)

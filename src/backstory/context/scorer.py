@@ -192,7 +192,7 @@ class ReaderScorer:
             (ending,) = torch.where(here & with_mass)
             with self.reader.precision.context(self.device):
                 at = row[ending], lengths[ending] - 1 - start
-                scores[1, ending] = log_mass(prediction, *at, members, self.reader.model.vocabulary_size)
+                scores[1, ending] = log_mass(prediction, *at, members)
         return scores.cpu().numpy()
 
     def _read(self, tokens: Tensor) -> Iterator[tuple[int, Prediction]]:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from backstory.config.arguments import checked
 from backstory.models import Prediction
-from backstory.models.kernels.linear_log_prob import TABLE
 
 
 @dataclass(frozen=True)
@@ -29,14 +28,12 @@ class TokenScores:
 
 
 @torch.no_grad()
-def log_mass(prediction: Prediction, rows: Tensor, times: Tensor, members: Tensor, types: int) -> Tensor:
+def log_mass(prediction: Prediction, rows: Tensor, times: Tensor, members: Tensor) -> Tensor:
     """Return the log of the mass of the tokens `members` (M,) at the positions (rows[i], times[i]): (n,) float64.
 
-    Works through the whole distribution over `types`, 2^22 log-probabilities at once: call it in the precision's context.
+    Works through the whole distribution, 2^22 log-probabilities at once: call it in the precision's context.
     """
-    size = max(1, TABLE // types)
-    pairs = zip(rows.split(size), times.split(size), strict=True)
-    masses = [prediction.select(r, t).log_probs()[:, 0, members].double().logsumexp(1) for r, t in pairs if len(r)]
+    masses = [table[:, members].double().logsumexp(1) for _, _, table in prediction.tables(rows, times)]
     return torch.cat(masses) if masses else torch.zeros(0, dtype=torch.float64, device=rows.device)
 
 
@@ -62,7 +59,7 @@ def token_scores(
     rows, times = torch.where(scored)
     first = torch.zeros(1, dtype=torch.long, device=targets.device)
     example = prediction.select(first, first).log_probs()
-    types, top = example.shape[-1], min(top, example.shape[-1])
+    top = min(top, example.shape[-1])
     missing = torch.full(targets.shape, torch.nan, dtype=example.dtype, device=targets.device)
     scores = TokenScores(
         missing,
@@ -73,9 +70,7 @@ def token_scores(
         missing.clone(),
     )
     members = targets.new_zeros(0) if members is None else members
-    size = max(1, TABLE // types)
-    for r, t in zip(rows.split(size), times.split(size), strict=True):
-        table = prediction.select(r, t).log_probs()[:, 0]
+    for r, t, table in prediction.tables(rows, times):
         own = table.gather(1, targets[r, t, None])
         scores.log_prob[r, t] = own[:, 0]
         scores.rank[r, t] = 1 + (table > own).sum(1)

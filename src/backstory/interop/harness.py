@@ -21,7 +21,6 @@ from backstory.evaluation.opening import open_reader
 from backstory.interop.folders import need
 from backstory.interop.hugging_face import FittingPieces
 from backstory.models import Prediction
-from backstory.models.kernels.linear_log_prob import CHUNK
 
 need("lm_eval", "eval", "the evaluation harness")
 
@@ -260,7 +259,5 @@ class BackstoryLM(LM):
     def _check_greedy(self, prediction: Prediction, targets: Tensor, scored: Tensor, likeliest: Tensor) -> None:
         """Clear `likeliest` for the rows (B,) with a scored target that is not the most likely token."""
         rows, times = scored.nonzero(as_tuple=True)
-        size = max(1, CHUNK // len(self.vocabulary))
-        for r, t in zip(rows.split(size), times.split(size), strict=True):
-            best = prediction.select(r, t).log_probs()[:, 0].argmax(1)
-            likeliest[r[best != targets[r, t]].cpu()] = False
+        for r, t, table in prediction.tables(rows, times):
+            likeliest[r[table.argmax(1) != targets[r, t]].cpu()] = False

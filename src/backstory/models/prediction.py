@@ -8,7 +8,7 @@ own output weights.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar
@@ -19,10 +19,12 @@ from torch import Tensor
 
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
-from backstory.models.kernels.linear_log_prob import CHUNK, ScoredTargets, linear_log_prob
+from backstory.models.kernels.linear_log_prob import ScoredTargets, linear_log_prob
 from backstory.models.state import check_device, check_ids
 
 P = TypeVar("P", bound="Prediction")
+TABLE = 1 << 22
+"""Upper bound of the log-probabilities of whole distributions held at once (16 MiB, and a few copies)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,18 @@ class Prediction(ABC):
     @abstractmethod
     def select(self, rows: Tensor, times: Tensor) -> "Prediction":
         """Return the positions (rows[i], times[i]) alone: a prediction of shape (N, 1)."""
+
+    def tables(self, rows: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield some of the positions (rows[i], times[i]) at a time, in order, and the log-probabilities of all words there.
+
+        A table is (n, V), of at most 2^22 elements or of one row, computed under the caller's autocast.
+        """
+        begin, count = 0, 1
+        while begin < len(rows):
+            r, t = rows[begin : begin + count], times[begin : begin + count]
+            table = self.select(r, t).log_probs()[:, 0]
+            yield r, t, table
+            begin, count = begin + len(r), max(1, TABLE // table.shape[1])
 
     @checked(temperature=1e-30)
     def tempered(self, temperature: float) -> "Prediction":
@@ -309,13 +323,9 @@ class Tempered(Prediction):
         if isinstance(self.inner, Softmax):
             return self.inner.tempered(self.temperature).log_prob(targets)
         rows, times = (index.flatten() for index in torch.where(torch.ones_like(targets, dtype=torch.bool)))
-        size = max(1, CHUNK // max(1, self.inner.select(rows[:1], times[:1]).log_probs().shape[-1]))
         pieces = [
-            Tempered(None, self.inner.select(r, t), self.temperature)
-            .log_probs()
-            .squeeze(1)
-            .gather(1, targets[r, t][:, None])
-            for r, t in zip(rows.split(size), times.split(size), strict=True)
+            torch.log_softmax(table / self.temperature, 1).gather(1, targets[r, t][:, None])
+            for r, t, table in self.inner.tables(rows, times)
         ]
         return torch.cat(pieces).view(targets.shape)
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from backstory.models import Prediction
-from backstory.models.kernels.linear_log_prob import CHUNK
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,10 @@ def gate_inputs(experts: Sequence[Prediction], shares: Tensor, sizes: Sequence[i
 
     The predictions are those of several readers, so many of each.
     """
-    sure = [value for expert in experts for value in _sureness(expert, shares.shape[:2], shares.device)]
-    features = torch.stack([torch.ones_like(sure[0]), *sure], 2)
+    rows, steps = shares.shape[:2]
+    positions = torch.cartesian_prod(*(torch.arange(n, device=shares.device) for n in (rows, steps))).t()
+    sure = [value for expert in experts for value in _sureness(expert, positions)]
+    features = torch.stack([torch.ones_like(sure[0]), *sure], 1).view(rows, steps, -1)
     with np.errstate(divide="ignore"):
         log_shares = np.log(fixed_weights(shares, sizes).double().cpu().numpy())
     return GateInputs(log_shares, features.double().cpu().numpy())
@@ -66,19 +67,13 @@ def fixed_weights(shares: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack(weights, 2) / len(sizes)
 
 
-def _sureness(prediction: Prediction, shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the entropy of a prediction as a share of the largest, and its largest probability, each (B, T)."""
-    (rows, steps), begin, size, pieces = shape, 0, 1, []
-    while begin < steps:
-        end = min(begin + size, steps)
-        part = prediction
-        if end - begin < steps:
-            index = torch.arange(rows, device=device).repeat_interleave(end - begin)
-            part = prediction.select(index, torch.arange(begin, end, device=device).repeat(rows))
-        p = part.log_probs().exp().view(rows, end - begin, -1)
-        pieces.append((torch.special.entr(p).sum(2) / math.log(p.shape[2]), p.amax(2)))
-        begin, size = end, max(1, CHUNK // p[:, 0].numel())
-    entropy, largest = (torch.cat(values, 1).float() for values in zip(*pieces, strict=True))
+def _sureness(prediction: Prediction, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the entropy of a prediction as a share of the largest, and its largest probability, at positions (2, N)."""
+    pieces = []
+    for _, _, table in prediction.tables(*positions):
+        p = table.exp()
+        pieces.append((torch.special.entr(p).sum(1) / math.log(p.shape[1]), p.amax(1)))
+    entropy, largest = (torch.cat(values).float() for values in zip(*pieces, strict=True))
     return entropy, largest
 
 

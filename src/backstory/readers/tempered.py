@@ -9,7 +9,6 @@ from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
-from backstory.models.kernels.linear_log_prob import TABLE
 from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind
 
@@ -38,18 +37,17 @@ class TemperatureScorer:
         """Raises UserError for a temperature out of range."""
         self.points = [conforming(TemperedSettings(temperature), "the grid") for temperature in temperatures]
         self.inner, self.tokens = inner, tokens
-        self.size = max(1, TABLE // inner.model.vocabulary_size)
         device = next(inner.model.parameters()).device
         self.totals = torch.zeros(len(self.points), dtype=torch.float64, device=device)
 
     def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        for times in torch.arange(block.targets.shape[1], device=block.targets.device).split(self.size):
-            with self.inner.precision.context(block.targets.device):
-                table = prediction.select(torch.zeros_like(times), times).log_probs().squeeze(1)
-            own = table.gather(1, block.targets[0, times, None]).squeeze(1)
-            for i, point in enumerate(self.points):
-                scores = own / point.temperature - torch.logsumexp(table / point.temperature, 1)
-                self.totals[i] -= scores.double().sum()
+        steps = torch.arange(block.targets.shape[1], device=block.targets.device)
+        with self.inner.precision.context(block.targets.device):
+            for _, times, table in prediction.tables(torch.zeros_like(steps), steps):
+                own = table.gather(1, block.targets[0, times, None]).squeeze(1)
+                for i, point in enumerate(self.points):
+                    scores = own / point.temperature - torch.logsumexp(table / point.temperature, 1)
+                    self.totals[i] -= scores.double().sum()
 
     def scores(self) -> list[tuple[TemperedSettings, float]]:
         return list(zip(self.points, (self.totals / self.tokens).tolist(), strict=True))

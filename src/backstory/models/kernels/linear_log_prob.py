@@ -15,8 +15,6 @@ from backstory.models.kernels.factored_gradients import collector, matrix_gradie
 CHUNK = 1 << 24
 """Upper bound of the logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass;
 a larger one computes them again there, a third more work for a bounded memory."""
-TABLE = 1 << 22
-"""Upper bound of the log-probabilities of whole distributions held at once (16 MiB, and a few copies)."""
 ALIGNED = 32
 """Columns that a processor multiplies at a time in bfloat16; a product over a multiple of them is up to twice as fast."""
 BLOCK = 128
