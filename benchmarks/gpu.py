@@ -64,16 +64,17 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
     recipes = RECIPES[:1] if dry else RECIPES  # published sizes take minutes on a CPU
     profiled = ("ptb-small",) if dry else ("ptb-awd-lstm", "ptb-small", "ptb-lstm-1500")
     buffers = ("--buffers", "256", "2048", "16384")
+    corpora = None if dry or data_dir is None else data_dir.resolve()
 
     def benchmark(name: str, seconds: float, *options: str, small: Sequence[str] = ()) -> Step:
         out = ("--device", device, "--out", f"OUT/benchmark-{name.replace('_', '-')}-{device}.json")
         return Step(name, seconds, (python, f"benchmarks/{name}.py", *(small if dry else options), *out))
 
-    listed = [
+    return [
         Step("machine", 30, (python, "-c", MACHINE)),
         Step("nvidia-smi", 20, ("nvidia-smi",)),
         Step("tests", 120, tests()),
-        *([] if data_dir is None or dry else trainings(data_dir.resolve())),
+        *([] if corpora is None else trainings(corpora)),
         Step(
             "profile", 60, (python, "benchmarks/step_profile.py", *profiled, "--device", device, "--out", "OUT/profile")
         ),
@@ -88,18 +89,8 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
         benchmark("cores", 60, small=("--turns", "2", "--precision", "float32")),
         benchmark("span_buffer", 70, *buffers, small=("--size", "S", "--buffers", "64", "--steps", "1")),
         scaling(dry),
+        *([] if corpora is None else [rest_of_time(corpora)]),
     ]
-    if data_dir is not None and not dry:
-        spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
-        listed.append(
-            Step(
-                "full-size",
-                3600,
-                (python, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir.resolve())),
-                True,
-            )
-        )
-    return listed
 
 
 def trainings(data_dir: Path) -> list[Step]:
@@ -118,6 +109,13 @@ def reproduce(name: str, seconds: float, suite: str, data_dir: Path) -> Step:
     return Step(
         name, seconds, ("bash", "-c", f"{command}; cp OUT/../{name}/result.json OUT/reproduce-{name}.json"), True
     )
+
+
+def rest_of_time(data_dir: Path) -> Step:
+    """Return the step that trains an AWD-LSTM of the published size in the minutes that are left."""
+    spend = ("spend", "base", "--minutes", "MINUTES", "--only", "awd-lstm", "--out", "OUT/full-size")
+    command = (sys.executable, "benchmarks/full_size.py", *spend, "--data-dir", str(data_dir))
+    return Step("full-size", 3600, command, True)
 
 
 def throughput(data_dir: Path) -> Step:

@@ -65,7 +65,7 @@ def timed() -> Table:
             (
                 label,
                 "no" if origin.config["model"]["buffer"]["kind"] == "none" else "yes",
-                origin.device.removeprefix("cpu ").strip("()"),
+                f"{origin.device.removeprefix('cpu ').strip('()')}, {origin.precision}",
                 f"{trained.figures.to_dict()['curve'][-1]['step']:,}",
                 duration(origin.seconds),
                 f"{trained.figures.valid_perplexity:.2f}",

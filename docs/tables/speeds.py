@@ -5,7 +5,7 @@ from typing import Any
 
 from tables.sources import benchmark_rows, headed, measured
 
-from backstory.config.formats import MISSING
+from backstory.config.formats import MISSING, signed_percent
 from backstory.reports import Table
 
 
@@ -60,6 +60,15 @@ def floor_speed() -> Table:
         rows.append((size, *speeds, f"{median:.0%}", f"{low:.0%} to {high:.0%}"))
     heads = ("products alone, tokens/s", "Backstory, tokens/s", "share of their speed", "quartiles")
     return headed(("step", *heads), tuple(rows))
+
+
+def learning_curves() -> Table:
+    """Mean validation perplexity after each epoch by the code before the work on speed and by later code."""
+    rows = []
+    for row in measured("benchmark-curves")["epochs"]:
+        changes = (signed_percent(100 * (row[f"{end}_ratio"] - 1)) for end in ("smallest", "largest"))
+        rows.append((str(row["epoch"]), f"{row['before']:.2f}", f"{row['after']:.2f}", " to ".join(changes)))
+    return headed(("epoch", "before", "after", "change, smallest and largest of a seed"), rows, numbers=(0, 1, 2))
 
 
 def reading_speed() -> Table:

@@ -1,0 +1,83 @@
+"""Learning curves by the code of two checkouts: does a change that makes training faster leave learning as it was?
+
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/curves.py BEFORE AFTER --runs DIR [--seeds 1 2 3] [--out FILE] -- \
+        ptb-small --data-dir DATA --training.epochs 3 --training.finetune-epochs 0
+
+BEFORE and AFTER are checkouts of this repository; what follows `--` are the arguments of `backstory train`. The trainings of a
+seed take turns; one that is finished in --runs is not repeated. The table gives, for each epoch, the mean validation perplexity
+of the seeds, and the smallest and largest ratio of a seed's two perplexities. With --out it is also written as JSON.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from figures import write
+
+
+def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> list[float]:
+    """Train with the code of a checkout, unless that has been done; return the validation perplexity after each epoch."""
+    folder = runs / f"{commit(checkout)}-{seed}"
+    done = runs / f"{folder.name}.done"
+    if not done.exists():
+        command = [sys.executable, "-m", "backstory", "train", *arguments, "--seed", str(seed), "--out", str(folder)]
+        command += ["--resume"] if folder.exists() else []
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(checkout.resolve() / "src")})
+        done.touch()
+    events = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [event["valid_perplexity"] for event in events if event["event"] == "epoch"]
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout, shortened."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("arguments", nargs="+", help="arguments of `backstory train`, after --")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    checkouts, curves = (options.before, options.after), ([], [])
+    for seed in options.seeds:
+        for checkout, of_seeds in zip(checkouts, curves, strict=True):
+            of_seeds.append(curve(checkout, seed, options.runs, options.arguments))
+    rows = []
+    print(f"{'epoch':>5} {'before':>9} {'after':>9}   after : before")
+    before, after = (list(zip(*of_seeds, strict=True)) for of_seeds in curves)
+    for epoch, (old, new) in enumerate(zip(before, after, strict=True), 1):
+        ratios = [b / a for a, b in zip(old, new, strict=True)]
+        row = {
+            "epoch": epoch,
+            "before": statistics.mean(old),
+            "after": statistics.mean(new),
+            "smallest_ratio": min(ratios),
+            "largest_ratio": max(ratios),
+        }
+        print("{epoch:>5} {before:>9.2f} {after:>9.2f}   {smallest_ratio:.4f} to {largest_ratio:.4f}".format(**row))
+        rows.append(row)
+    if options.out is not None:
+        commits = [commit(checkout) for checkout in checkouts]
+        write(
+            options.out,
+            "learning curves",
+            commits=commits,
+            arguments=options.arguments,
+            seeds=options.seeds,
+            epochs=rows,
+            curves=dict(zip(("before", "after"), curves, strict=True)),
+        )
+
+
+if __name__ == "__main__":
+    main()
