@@ -253,6 +253,12 @@ def test_every_suite_with_a_result_has_its_tables_on_a_page() -> None:
             assert not shown or f"<!-- table: {name}{kind} -->" in pages, f"{name}{kind}"
 
 
+def test_the_page_of_the_suites_links_the_results_of_each() -> None:
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    links = page.partition("Their results: ")[2].partition("\n\n")[0]
+    assert re.findall(r"\[([\w-]+)\]\(", links) == sorted(papers.suites())
+
+
 def test_tables_are_made_from_results() -> None:
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
