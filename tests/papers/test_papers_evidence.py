@@ -93,6 +93,36 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
     ]
     said = next(item.published for item in dual.items if "more complex" in item.sentence)
     assert said.startswith("gains of {:.2f}, {:.2f} and {:.2f} for LSTM, ".format(*plain))
+    for words, systems in (
+        ("from both", ("full", "only-sequential", "only-buffer", "oracle")),
+        ("Annealing", ("full", "no-annealing-in-training", "no-annealing-in-test", "no-reward", "words")),
+    ):
+        said = next(item.published for item in buffers.items if words in item.sentence)
+        ablated = [buffers.values[f"{corpus}-table-3-{s}"] for s in systems for corpus in ("ptb", "wikitext-2")]
+        assert re.findall(r"\d+\.\d\d", said) == [f"{value.value:.2f}" for value in ablated]
+    named = {name.removesuffix("-dynamic") for name, value in dual.values.items() if value.where == "table 2"}
+    improved = {name: dual.values[name].value - dual.values[f"{name}-dynamic"].value for name in named}
+    assert len(improved) == 2 * 13 and min(improved.values()) > 0
+    of_test = [gain for name, gain in improved.items() if name.endswith("test")]
+    said = next(item.published for item in dual.items if "Dynamic evaluation improves" in item.sentence)
+    assert said == f"for all 13 models, by {min(of_test):.2f} to {max(of_test):.2f} on the test texts"
+
+
+def test_our_numbers_beside_a_statement_are_those_of_the_page_that_it_names() -> None:
+    checked = 0
+    for item in (item for name in PAPERS for item in paper(name).items if item.ours):
+        [page] = re.findall(r"\((docs/[\w-]+\.md)\)$", item.ours)
+        text = (RESULTS.parent / page).read_text(encoding="utf-8")
+        for number in re.findall(r"\d+\.\d+", item.ours):
+            checked += 1
+            assert number in text, (item.sentence, number)
+    assert checked > 5
+
+
+def test_table_3_s_ablations_are_listed_with_what_small_models_showed_of_them(rows: list[EvidenceRow]) -> None:
+    [ablations] = [row for row in rows if row.item.startswith("ablation study, table 3")]
+    assert ablations.ours.startswith("all four raise it: 115.0 with them; 88.7, 100.6, 103.5 and 110.4 without one")
+    assert ablations.verdict == "under other conditions" and "dropout on p and none on q" in ablations.protocol
 
 
 def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> None:
