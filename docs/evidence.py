@@ -5,7 +5,7 @@ The verdict on a run with another protocol than the paper's says so, and is neve
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,6 +146,7 @@ class _Evidence:
         first = next(iter(records.values()))
         protocol = self._protocol(suite, scale, plan)
         departures = self._departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
+        departures += _of_readings(readings[key] for key in records)
         ours = {key: (record.mean, record.deviation) for key, record in records.items()}
         seeds = seeds_cell(first.seeds, first.planned_seeds)
         verdict = score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
@@ -173,6 +174,7 @@ class _Evidence:
                 k: f.perplexity if values[k].metric == "perplexity" else f.bits_per_token for k, f in read.items()
             }
             departures = self._departures(suite, scale, plan, protocol_of(configs[run], None), None, 1)
+            departures += _of_readings(readings[key] for key in read)
             verdict = score_verdict(values, scores, bool(departures))
             if any(figures.audit is not None and not figures.audit.passed for figures in read.values()):
                 verdict = AUDIT_FAILED
@@ -235,6 +237,8 @@ class _Evidence:
                 of = next(s for s in figures.systems if s.system == plan.system.name)
                 protocol = self._protocol(name, scale, plan)
                 of_side = self._departures(name, scale, plan, protocol, of.parameters, len(of.seeds))
+                read = [s.reading() for s in (claim.better, claim.than) if s.system == plan.system.name]
+                of_side += _of_readings(r for r in plan.system.readings if r.reading() in read)
                 departures |= dict.fromkeys(of_side)
             seeds = " and ".join(map(str, dict.fromkeys(record.seeds)))
             yield self._row(
@@ -392,6 +396,11 @@ class _Evidence:
         others = (plan for name in self.suites if name != suite for plan in self.plans[name, "full"])
         beside = [plan for plan in (*full, *others) if self._beside(system).keys() & self._beside(plan.system).keys()]
         return next(iter([p for p in full if p.system.name == system.name] + beside), None)
+
+
+def _of_readings(readings: Iterable[PlannedReading]) -> list[str]:
+    """Return the departures of readings, each once."""
+    return list(dict.fromkeys(reading.protocol for reading in readings if reading.protocol))
 
 
 def _same_claim(record: ClaimRecord, claim: Claim) -> bool:

@@ -125,6 +125,17 @@ def test_table_3_s_ablations_are_listed_with_what_small_models_showed_of_them(ro
     assert ablations.verdict == "under other conditions" and "dropout on p and none on q" in ablations.protocol
 
 
+def test_departures_of_a_reader_are_in_the_lines_of_what_it_read_alone(rows: list[EvidenceRow]) -> None:
+    measured = [row for row in rows if row.ours != "–"]
+    learned = [row for row in measured if "the meta-learner is trained on validation text" in row.protocol]
+    assert {row.paper for row in learned} == {"Wolf et al. 2018"} and len(learned) == 3
+    of_dual = [row for row in measured if row.paper.startswith("Oliva") and row.scale == "small"]
+    for row in of_dual:
+        dynamic = "dynamic" in row.ours or "dynamic evaluation" in row.item
+        assert dynamic == ("dynamic evaluation begins with the trained weights" in row.protocol), row.item
+    assert {"dynamic evaluation" in row.item for row in of_dual} == {True, False}
+
+
 def test_single_runs_of_published_models_have_lines(rows: list[EvidenceRow]) -> None:
     [read] = [row for row in rows if row.item == "table 1: ptb awd-lstm" and row.scale == "full" and row.ours != "–"]
     assert (read.protocol, read.seeds) == ("no: 60 + 25 for 500 + 500 epochs", "1")

@@ -551,6 +551,29 @@ def test_a_departure_that_systems_and_findings_share_is_written_once(tmp_path: P
     assert [check.protocol for check in mine.findings] == ["the reward is ours"]
 
 
+OF_READERS = "slow: {readers: [dynamic], sentence: a step every 20 tokens}"
+
+
+def test_a_departure_of_readers_is_one_of_the_readings_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    readings = "[{}, {reader: 'dynamic:rule=nadam+tempered'}, {reader: cache}, {reader: dynamic, protocol: ours}]"
+    text = DEPARTURES.replace("ours: the reward is ours}", f"ours: the reward is ours, {OF_READERS}}}")
+    path.write_text(text.replace("protocol: [few, ours]", f"protocol: [few, slow], readings: {readings}"))
+    system = suites.load(str(path)).systems[1]
+    assert system.protocol == "5 softmaxes for 15"
+    step = "a step every 20 tokens"
+    assert [reading.protocol for reading in system.readings] == ["", step, "", f"ours; {step}"]
+    path.write_text(text.replace("protocol: [few, ours]", "protocol: [few, slow]"))
+    with pytest.raises(
+        UserError, match=r"systems\[1\]: protocol names a departure of readings with dynamic, and there are no"
+    ):
+        suites.load(str(path))
+    for wrong in ("slow: {readers: dynamic, sentence: x}", "slow: {sentence: x}", "slow: {readers: [], sentence: x}"):
+        path.write_text(text.replace(OF_READERS, wrong))
+        with pytest.raises(UserError, match="departures must be sentences by name, or"):
+            suites.load(str(path))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

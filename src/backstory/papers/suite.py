@@ -40,6 +40,8 @@ class PlannedReading(ReadingOptions):
     """A reading of a system, as `backstory evaluate` reads it."""
 
     published: PublishedReference | None = None
+    protocol: str = ""
+    """Departures of this reading from the paper's, besides those of its system."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class System:
     """Commands of `backstory reader` for each trained run before it is read: `tune --reader dynamic`."""
     note: str = ""
     protocol: str = ""
-    """Departures of its training from the paper's that its settings do not show."""
+    """Departures from the paper's system that its settings do not show."""
     small: SystemSetup | None = None
     full: SystemSetup | None = None
 
@@ -154,7 +156,7 @@ def expand(data: Any, source: str) -> Any:
 
     A system that `extends` a template has its entries, except those it gives itself. Entries are merged as overrides are
     with a recipe; a list replaces a list. A template may extend one before it. A `protocol` that is a list names
-    `departures`, whose sentences it stands for.
+    `departures`, whose sentences it stands for. A departure of some `readers` goes to the system's readings with one of them.
     """
     if isinstance(data, dict) and "templates" in data:
         data = _with_templates(data, source)
@@ -188,9 +190,12 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
 
 
 def _with_departures(data: dict, source: str) -> dict:
-    named = data.get("departures", {})
-    if not isinstance(named, dict) or not all(isinstance(text, str) for text in named.values()):
-        raise UserError(f"{source}: departures must be sentences by name")
+    entries = data.get("departures", {})
+    if not isinstance(entries, dict) or not all(map(_is_departure, entries.values())):
+        raise UserError(
+            f"{source}: departures must be sentences by name, or {{readers: [NAME], sentence: TEXT}} by name"
+        )
+    named = {name: {"readers": [], "sentence": e} if isinstance(e, str) else e for name, e in entries.items()}
 
     def written_out(entry: Any, where: str) -> Any:
         if not isinstance(entry, dict) or not isinstance(entry.get("protocol"), list):
@@ -202,11 +207,43 @@ def _with_departures(data: dict, source: str) -> dict:
                 check_name(str(name), named, "departure")
             except UserError as error:
                 raise UserError(f"{where}: {error}") from None
-        return entry | {"protocol": "; ".join(named[name] for name in entry["protocol"])}
+        departures = [named[name] for name in entry["protocol"]]
+        entry = entry | {"protocol": "; ".join(d["sentence"] for d in departures if not d["readers"])}
+        for departure in (d for d in departures if d["readers"]):
+            entry = _with_departure_of_readings(entry, departure, where)
+        return entry
 
     lists = {key: data[key] for key in ("systems", "findings") if isinstance(data.get(key), list)}
     lists = {key: [written_out(e, f"{source}: {key}[{i}]") for i, e in enumerate(all_)] for key, all_ in lists.items()}
     return {key: value for key, value in data.items() if key != "departures"} | lists
+
+
+def _is_departure(entry: Any) -> bool:
+    """Return True for a sentence, and for one of some readers."""
+    if not isinstance(entry, dict):
+        return isinstance(entry, str)
+    readers, sentence = entry.get("readers"), entry.get("sentence")
+    names = isinstance(readers, list) and bool(readers) and all(isinstance(name, str) for name in readers)
+    return entry.keys() == {"readers", "sentence"} and names and isinstance(sentence, str)
+
+
+def _with_departure_of_readings(entry: dict, departure: Mapping[str, Any], where: str) -> dict:
+    """Return a system's entry with a departure in the `protocol` of each reading with one of its readers."""
+    readings = entry.get("readings")
+    readings, applies = readings if isinstance(readings, list) else [], []
+    for reading in readings:
+        stack = str(reading.get("reader", "")).split("+") if isinstance(reading, dict) else []
+        applies.append(any(part.partition(":")[0] in departure["readers"] for part in stack))
+    if not any(applies):
+        names = " or ".join(departure["readers"])
+        raise UserError(
+            f"{where}: protocol names a departure of readings with {names}, and there are none; leave it out"
+        )
+
+    def joined(reading: dict) -> dict:
+        return reading | {"protocol": "; ".join(filter(None, (reading.get("protocol"), departure["sentence"])))}
+
+    return entry | {"readings": [joined(r) if applied else r for r, applied in zip(readings, applies, strict=True)]}
 
 
 _PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)
