@@ -131,13 +131,13 @@ def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part) + "."
 
 
-def _printed(published: Published | None, figure: str, corpus: str, names: Sequence[str], text: str) -> str:
-    """Return a sentence with the values that a figure of the paper prints; empty without them."""
+def _printed(published: Published | None, where: str, corpus: str, names: Sequence[str], text: str) -> str:
+    """Return a sentence with the values that a figure or section of the paper prints; empty without them."""
     printed = published.beside(corpus, *names) if published else None
     if published is None or printed is None:
         return ""
     values = text.format(*(f"{value:g}" for value in printed.values))
-    return f"{published.cited}, figure {figure} ({printed.where}): {values}"
+    return f"{published.cited}, {where} ({printed.where}): {values}"
 
 
 def levels(examinations: Sequence[Examined], published: Published | None) -> str:
@@ -151,7 +151,7 @@ def levels(examinations: Sequence[Examined], published: Published | None) -> str
         full = [f.baseline.perplexity for f in figures]
         with_least = f"{max(few) / min(few):.2f} times the lowest with {count(least)} {counted_in(figures)}s"
         parts.append(f"the highest perplexity is {with_least}, and {max(full) / min(full):.2f} times with all context")
-    return _joined(*parts, _printed(published, "1b", str(results[0].corpus.name), ["effective-context-average"],
+    return _joined(*parts, _printed(published, "figure 1b", str(results[0].corpus.name), ["effective-context-average"],
                                     "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def frequency(examined: Examinations, published: Published | None) -> str:
     """Describe figure 1c: how much context frequent and infrequent words need."""
     groups = {f"{name} words": group for name, group in truncation_groups(examined, "frequency").items()}
     names = ["effective-context-frequent", "effective-context-infrequent"]
-    printed = _printed(published, "1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
+    printed = _printed(published, "figure 1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
     return _joined(_beyond(examined, groups), printed)
 
 
@@ -167,7 +167,7 @@ def speech(examined: Examinations, published: Published | None) -> str:
     """Describe figure 1d: how much context words of each part of speech need."""
     groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
     return _joined(_beyond(examined, groups), _tagged(examined.results["truncate"]),
-                   _printed(published, "1d", examined.corpus, ["effective-context-DT"],
+                   _printed(published, "figure 1d", examined.corpus, ["effective-context-DT"],
                             "determiners {} tokens, nouns and verbs more than any other"))  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def local_order(examined: Examinations, published: Published | None) -> str:
     unit = examined.counted_in()
     changed = f"20 {unit}s of the context are changed, by the number of {unit}s between them and the predicted {unit}"
     return _order(examined, "local", changed,
-                  _printed(published, "2a", examined.corpus, ["local-order"],
+                  _printed(published, "figure 2a", examined.corpus, ["local-order"],
                            "order matters among the nearest {} tokens"))  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def global_order(examined: Examinations, published: Published | None) -> str:
     """Describe figure 2b: the value of the order and the identity of far words."""
     changed = f"all but the nearest {examined.counted_in()}s of the context are changed, by the number that stay"
     return _order(examined, "global", changed,
-                  _printed(published, "2b", examined.corpus, ["global-order"],
+                  _printed(published, "section 5.1", examined.corpus, ["global-order"],
                            "beyond {} tokens other words matter, another order does not"))  # fmt: skip
 
 
@@ -273,7 +273,9 @@ def dropped(examined: Examinations, published: Published | None) -> str:
         if False in pair:
             costs.append(f"{words} words {raised(pair[False])}, as many at random {raised(pair.get(True))}")
     names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
-    printed = _printed(published, "3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
+    printed = _printed(
+        published, "figure 3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%"
+    )
     return _joined(f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}", _tagged(result),
                    printed if nearest == 5 else "")  # fmt: skip
 
@@ -294,7 +296,7 @@ def copied(examined: Examinations, published: Published | None) -> str:
     names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
     both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
     return _joined(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
-                   _printed(published, "4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
+                   _printed(published, "figure 4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
 
 
 def replaced(examined: Examinations, published: Published | None) -> str:
@@ -308,7 +310,7 @@ def replaced(examined: Examinations, published: Published | None) -> str:
     if not costs:
         return "Perplexity of words whose earlier occurrences are replaced: examine again with --by class."
     return _joined(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
-                   _printed(published, "4b", examined.corpus, ["replace-target-near"],
+                   _printed(published, "figure 4b", examined.corpus, ["replace-target-near"],
                             "near up to +{}%, far next to nothing"))  # fmt: skip
 
 
@@ -323,10 +325,10 @@ def cached(examined: Examinations, published: Published | None) -> str:
     if isinstance(condition, CacheEffect) and condition.hurt is not None:
         harmed = f"it harms {percent(100 * condition.hurt)} of the words"
     names = ["without-cache-near", "without-cache-far", "outside-window"]
-    text = "near +{}%, far +{}%; {}% of the text not in its window"
+    text = "near +{}%, far +{}%; it harms about {}% of the words, those not in its window"
     where = f", by where a word occurred before: {by_class}" if by_class else ""
     older = "" if by_class else "by where a word occurred before: examine again"
-    printed = _printed(published, "7", examined.corpus, names, text)
+    printed = _printed(published, "section 6.2, figure 7", examined.corpus, names, text)
     return _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed, printed)
 
 
