@@ -100,6 +100,11 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
         said = next(item.published for item in buffers.items if words in item.sentence)
         ablated = [buffers.values[f"{corpus}-table-3-{s}"] for s in systems for corpus in ("ptb", "wikitext-2")]
         assert re.findall(r"\d+\.\d\d", said) == [f"{value.value:.2f}" for value in ablated]
+    memories = paper("localized-ntm")
+    ptb, enwik8 = (next(i.published for i in memories.items if i.where == table) for table in ("table A1", "table A2"))
+    assert f"these runs and table 1 have {memories.values['ptb-lstm-valid'].value}" in ptb
+    assert "the 1.7017 among them is 1.4017" in enwik8
+    assert round((1.3997 + 1.3971 + 1.4017) / 3, 4) == memories.values["enwik8-lca-65-test"].value
     named = {name.removesuffix("-dynamic") for name, value in dual.values.items() if value.where == "table 2"}
     improved = {name: dual.values[name].value - dual.values[f"{name}-dynamic"].value for name in named}
     assert len(improved) == 2 * 13 and min(improved.values()) > 0
