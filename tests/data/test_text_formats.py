@@ -250,6 +250,37 @@ def test_a_folder_leaves_out_what_is_no_text_and_says_so(tmp_path: Path) -> None
         prepared(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("a run", ("config.yaml", "checkpoints/best-1/manifest.json")),
+        ("a run", ("config.yaml", "run.json")),  # of a sweep, which removes the weights
+        ("a sweep", ("sweep.yaml", "trials/0000/config.yaml")),
+        ("a reproduction", ("suite.yaml", "runs/a/config.yaml")),
+    ],
+)
+@pytest.mark.parametrize("tokenizer", ["words", "bytes"])
+def test_a_folder_leaves_out_the_runs_in_it(tmp_path: Path, kind: str, files: tuple[str, ...], tokenizer: str) -> None:
+    """As `--corpus .` beside `runs`, or a run within its corpus: its files are no text, and grow."""
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text("the cat sat on the mat\n" * 20)
+    before = prepared(tmp_path, tokenizer=tokenizer)
+    assert not before.left_out
+    for name in files:
+        path = tmp_path / "runs" / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{\n}\n")
+    (tmp_path / "runs" / "notes.md").write_text("a cat\n")
+    (tmp_path / "notes.md").write_text("a cat\n")
+    after = prepared(tmp_path, tokenizer=tokenizer)
+    assert after.left_out == f"left out 1 folder of {tmp_path}: runs/mine ({kind})"
+    assert after.provenance.endswith("; left out the folders of runs")
+    (tmp_path / "runs" / "mine").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    assert after.fingerprint == prepared(tmp_path, tokenizer=tokenizer).fingerprint != before.fingerprint
+    with pytest.raises(UserError, match=f"is {kind}, not a corpus"):
+        prepared(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+
+
 def test_records_among_the_texts_of_a_folder_are_cut_and_the_texts_dealt(tmp_path: Path) -> None:
     for i in range(30):
         (tmp_path / f"{i:02}.txt").write_text(f"document number {i}\n")

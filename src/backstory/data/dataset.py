@@ -62,7 +62,7 @@ class Dataset:
     source: Recall | Algorithm | None = None
     """Generator of its documents; None for a text from files."""
     left_out: str = ""
-    """Files of a folder that were left out, in a sentence; empty for none."""
+    """Files and folders of runs that were left out of a folder, in a sentence; empty for none."""
     files: Mapping[str, Sequence[TextSource]] = field(default_factory=dict)
     """The ranges of files that each split was read from, where there are any."""
 

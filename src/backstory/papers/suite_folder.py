@@ -22,13 +22,11 @@ from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write
 from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import check_place
-from backstory.storage.run_files import RESULT
+from backstory.storage.run_files import EARLIER_SUITE, RESULT, SUITE
 from backstory.training.resuming import INIT_FROM
 
 AGAIN = "--again"
 """Flag with which an examination replaces one that was made with other options."""
-SUITE, EARLIER_SUITE = "suite.yaml", "grid.yaml"
-"""Copy of the suite, which marks the folder as a reproduction's."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,24 @@ TENSORBOARD = "tensorboard"
 OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
 """Files and folders that are removed when a run is overwritten, in this order: interrupted anywhere, the rest can be resumed or
 overwritten. The settings, by which a folder is recognised as a run, are replaced last."""
+SWEEP = "sweep.yaml"
+"""The file of what is searched; a folder that has it is a sweep's."""
+SUITE, EARLIER_SUITE = "suite.yaml", "grid.yaml"
+"""Copy of the suite, which marks the folder as a reproduction's."""
+_MARKS = {
+    "a run": ((CONFIG, CHECKPOINTS), (CONFIG, "run.json")),
+    "a sweep": ((SWEEP, "trials"),),
+    "a reproduction": ((SUITE, "runs"), (EARLIER_SUITE, "runs")),
+}
+"""A file and what lies beside it, by the kind of folder that has both."""
+
+
+def kind_of_runs(folder: Path) -> str | None:
+    """Return `a run`, `a sweep` or `a reproduction` for the folder of one; None for others, and for what cannot be read."""
+    for kind, pairs in _MARKS.items():
+        if any(os.path.isfile(folder / file) and os.path.exists(folder / beside) for file, beside in pairs):
+            return kind
+    return None
 
 
 def run_name(folder: Path) -> str:

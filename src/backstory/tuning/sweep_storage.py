@@ -24,14 +24,13 @@ from backstory.runs.run_folder import differences
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.lock import LOCK, held, in_turn
 from backstory.storage.provenance import check_place
+from backstory.storage.run_files import SWEEP
 from backstory.tuning.space import Space
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import BaseStorage
 
-SWEEP = "sweep.yaml"
-"""The file of what is searched; a folder that has it is a sweep's."""
 BEST = "best.yaml"
 """The recipe of the best trial."""
 JOURNAL = "journal.log"

@@ -28,11 +28,10 @@ from backstory.results.search_record import AGAIN, COMPLETE, PRUNED, ParameterRe
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, commit, now, versions
-from backstory.storage.run_files import RESULT
+from backstory.storage.run_files import RESULT, SWEEP
 from backstory.tuning import space as spaces
 from backstory.tuning.space import Parameter
 from backstory.tuning.sweep_storage import (
-    SWEEP,
     Sweep,
     SweepFolder,
     check_installed,

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from itertools import chain, tee
 from pathlib import Path
 
-from backstory.config import recipes
 from backstory.config.errors import UserError, nearest, plural
 from backstory.config.schema import SPLITS
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
@@ -17,7 +16,7 @@ from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
-from backstory.storage.run_files import CHECKPOINTS
+from backstory.storage.run_files import kind_of_runs
 
 NAMED = 3
 """Files that a message lists by name."""
@@ -76,7 +75,7 @@ class Corpus:
     documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole
     closed: bool = False
     left_out: str = ""
-    """Files of a folder that were left out, in a sentence; empty for none."""
+    """Files and folders of runs that were left out of a folder, in a sentence; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -187,15 +186,16 @@ def _dataset(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
 
 def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     """Open a folder: the files of its splits, or a document per file; `whole` as one text, if it has no splits."""
-    if (path / recipes.CONFIG).is_file() and (path / CHECKPOINTS).is_dir():
-        raise UserError(f"{path} is a run, not a corpus; give a text, or the corpus that the run was trained on")
-    files, skipped = _texts(path, reader)
+    if (kind := kind_of_runs(path)) is not None:
+        raise UserError(f"{path} is {kind}, not a corpus; give a text, or the corpus that it was trained on")
+    files, skipped, runs = _texts(path, reader)
     name, named = path.resolve().name, _named_splits(files, path) if files else None
     if named is None:
         # An empty file could otherwise become a whole split.
         skipped |= {file: "an empty file" for file in files if is_blank(file)}
         files = [file for file in files if file not in skipped]
-    left_out, names = _left_out(Counter(skipped.values())), _names(skipped, path)
+    left_out = _left_out(Counter(skipped.values())) + ("; left out the folders of runs" if runs else "")
+    names = "; ".join(filter(None, (_names("file", skipped, path, "without text"), _names("folder", runs, path))))
     if not files:
         raise UserError(f"the folder {path} holds no files{left_out}; give a folder of text files")
     if named is not None:
@@ -237,21 +237,22 @@ def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
     return how + (", the files of records cut into 90, 5 and 5 percent" if any(records) else ""), sources
 
 
-def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str]]:
-    """Return the texts below a folder, and the kinds of the other files."""
-    kinds = {path: None if reader.as_is else kind_of(path) for path in _visible(folder)}
+def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
+    """Return the texts below a folder, and the kinds of the other files, and those of the folders of runs."""
+    visible, runs = _visible(folder)
+    kinds = {path: None if reader.as_is else kind_of(path) for path in visible}
     files = [path for path, kind in kinds.items() if kind is None]
-    return files, {path: kind for path, kind in kinds.items() if kind is not None}
+    return files, {path: kind for path, kind in kinds.items() if kind is not None}, runs
 
 
-def _names(skipped: dict[Path, str], folder: Path) -> str:
+def _names(noun: str, skipped: dict[Path, str], folder: Path, why: str = "") -> str:
     """Return `left out 5 files of notes without text: a.png (a picture), b.pdf (a PDF) and 3 more`, or nothing."""
     if not skipped:
         return ""
     names = [f"{path.relative_to(folder)} ({kind})" for path, kind in skipped.items()]
     listed, more = ", ".join(names[:NAMED]), len(names) - NAMED
     rest = f" and {more:,} more" if more > 0 else ""
-    return f"left out {len(names):,} {plural('file', len(names))} of {folder} without text: {listed}{rest}"
+    return f"left out {len(names):,} {plural(noun, len(names))} of {folder}{why and f' {why}'}: {listed}{rest}"
 
 
 def _left_out(skipped: Counter[str]) -> str:
@@ -263,18 +264,23 @@ def _left_out(skipped: Counter[str]) -> str:
     return f"; left out {total:,} {plural('file', total)} without text ({kinds})"
 
 
-def _visible(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted by path, without hidden ones (`.name`)."""
-    paths, folders = [], [str(folder)]
+def _visible(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Return the files below a folder, sorted by path, without hidden ones (`.name`), and the kinds of the folders of runs.
+
+    What is in a folder of runs is not text of a corpus, and grows with each training.
+    """
+    paths, folders, runs = [], [str(folder)], {}
     while folders:  # `os.walk` is recursive: it fails at a thousand nested folders
         try:
             with os.scandir(folders.pop()) as entries:
                 shown = [e for e in entries if not e.name.startswith(".")]
         except OSError as error:
             raise text_files.unreadable(Path(error.filename or folder), error) from None
-        folders += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+        kinds = {e.path: kind_of_runs(Path(e.path)) for e in shown if e.is_dir(follow_symlinks=False)}
+        folders += [path for path, kind in kinds.items() if kind is None]
+        runs |= {Path(path): kind for path, kind in kinds.items() if kind is not None}
         paths += [Path(e.path) for e in shown if os.path.isfile(e.path)]
-    return sorted(paths)
+    return sorted(paths), dict(sorted(runs.items()))
 
 
 _SPLIT_FILE = re.compile(
