@@ -27,6 +27,7 @@ from backstory.config import (
     to_dict,
 )
 from backstory.jobs.ranks import Ranks
+from backstory.jobs.workers import hosted
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
 
@@ -245,6 +246,30 @@ def test_a_worker_killed_before_the_ranks_are_connected_is_one_line(
     killed, together = done.stdout.splitlines()
     assert killed == "worker 1 was ended by SIGKILL, probably for lack of memory; try again", done.stderr
     assert together == "together [2.0]", done.stderr
+
+
+NEED = r"^2 workers need 28 open files, and the limit is 27; raise it \(ulimit -n\), or take 1 worker$"
+
+
+def test_workers_that_could_not_open_their_files_are_not_started() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (27, hard))
+    try:
+        with pytest.raises(UserError, match=NEED), hosted(2, 1, "absent", {}, lambda: ""):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_error_of_torch_before_the_workers_meet_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise torch.distributed.DistStoreError("Failed to init uv loop")
+
+    monkeypatch.setattr("torch.distributed.TCPStore", fails)
+    line = r"^2 workers cannot meet on this machine \(Failed to init uv loop\); .* or take 1 worker$"
+    with pytest.raises(UserError, match=line), hosted(2, 1, "absent", {}, lambda: ""):
+        pass
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""The memory that this process can still take, as Linux tells it."""
+"""The memory that this process can still take, as Linux tells it, and the files that it can open."""
 
 import math
 import sys
@@ -12,6 +12,16 @@ def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cg
         return None
     left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]
     return min([*left, *_left_in_groups(proc, groups), *_left_to_process(proc)], default=None)
+
+
+def open_files() -> int | None:
+    """Return the limit on the open files of this process (`ulimit -n`); None without one."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _left_to_process(proc: Path) -> Iterator[int]:

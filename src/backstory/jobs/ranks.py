@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
-from backstory.config.errors import out_of_memory
+from backstory.config.errors import first_line, out_of_memory
 from backstory.config.process import Launched, Stopped, launched
 
 HERE = "rank {} is here"
@@ -175,12 +175,24 @@ def _rendezvous(meeting: Meeting, backend: str, timeout: timedelta) -> None:
             meeting.lost,
         )
     except (dist.DistError, RuntimeError, OSError, UnicodeError) as error:
+        if meeting.store is not None:
+            raise cannot_meet(error, started.world) from error
         if (no_memory := out_of_memory(error)) is not None:
             raise no_memory from error
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
             f"cannot meet the other ranks at {':'.join(address)}{f' ({reason})' if reason else ''}; start them with torchrun"
         ) from error
+
+
+def cannot_meet(error: BaseException, count: int) -> UserError:
+    """Return the error for so many workers of this machine that cannot connect to each other."""
+    if (no_memory := out_of_memory(error)) is not None:
+        return no_memory
+    return UserError(
+        f"{count} workers cannot meet on this machine ({first_line(error)}); allow it ports and open files (ulimit -n), or "
+        "take 1 worker"
+    )
 
 
 def _unless_lost(meet: Callable[[], None], lost: Callable[[], bool] | None) -> None:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from backstory.config import UserError
+from backstory.config.free_memory import open_files
 from backstory.config.process import Launched, Stopped, launched
 from backstory.jobs import child
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1024
 HOST = "127.0.0.1"
+FILES, FILES_EACH = 24, 2
+"""Open files of the first process, and more for each worker: a training that saves opens no fewer."""
 POLL_SECONDS = 0.02
 """Seconds between two checks of the workers."""
 REASON_SECONDS = 2.0
@@ -48,13 +51,18 @@ def hosted(
 
     Each runs `python -m MODULE`, whose function gets the arguments, plain values. Where there is one worker, or torchrun has
     started the ranks, nothing is started. Raises UserError, with the reason and the remedy, when a worker has ended before its
-    time.
+    time, and where so many cannot open the files they need.
     """
     if count == 1 or launched().world > 1:
         from backstory.jobs.ranks import Meeting
 
         yield Meeting(launched())
         return
+    needed, limit = FILES + FILES_EACH * count, open_files()
+    if limit is not None and limit < needed:  # torch would wait for ever, or end with a trace of its own
+        raise UserError(
+            f"{count} workers need {needed} open files, and the limit is {limit}; raise it (ulimit -n), or take 1 worker"
+        )
     with TemporaryDirectory() as folder:
         team = _Team(Path(folder))
         try:
@@ -89,14 +97,20 @@ class _Team:
             self.processes.append(child.spawn(module, (), log, environment, subprocess.PIPE))
 
     def meet(self, count: int, arguments: dict[str, Any]) -> "dist.Store":
-        """Send the workers their arguments, and wait until all are ready. Raises RankEnded if one ends before."""
+        """Send the workers their arguments, and wait until all are ready. Raises RankEnded if one ends before.
+
+        Raises UserError where no port can be opened.
+        """
         import torch.distributed as dist
 
-        from backstory.jobs.ranks import HERE, RankEnded
+        from backstory.jobs.ranks import HERE, RankEnded, cannot_meet
 
         if dist.is_initialized():
             raise UserError("this program has a process group of torch.distributed already; use workers in another")
-        store = dist.TCPStore(HOST, 0, count, is_master=True, wait_for_workers=False)
+        try:
+            store = dist.TCPStore(HOST, 0, count, is_master=True, wait_for_workers=False)
+        except (dist.DistError, RuntimeError) as error:
+            raise cannot_meet(error, count) from error
         meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": store.port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
         for rank, process in enumerate(self.processes, 1):
             variables = {name: str(value) for name, value in {**meeting, "RANK": rank, "LOCAL_RANK": rank}.items()}
