@@ -294,6 +294,26 @@ def test_unknown_arguments_of_the_model_are_told_in_one_line(
         assert capsys.readouterr().err.splitlines()[-1].startswith(f"backstory: {message}")
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_command_of_the_harness_takes_no_more_cores_than_it_may(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """For its standard errors the harness starts a process for each core, unless this variable is set."""
+    from lm_eval import __main__ as harness_program
+
+    from backstory.interop import lm_eval as command
+
+    monkeypatch.setenv("DISABLE_MULTIPROC", "")
+    monkeypatch.delenv("DISABLE_MULTIPROC")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if not fixed:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    seen: list[str | None] = []
+    monkeypatch.setattr(harness_program, "cli_evaluate", lambda: seen.append(os.environ.get("DISABLE_MULTIPROC")))
+    assert command.main() == 0
+    assert seen == ["1" if fixed else None]
+
+
 @pytest.mark.full
 def test_the_command_of_the_harness_knows_the_model(tiny_run: Path, tmp_path: Path) -> None:
     tasks(tmp_path / "tasks")

@@ -1,5 +1,6 @@
 """`python -m backstory.interop.lm_eval ...`: the command `lm_eval`, which knows the model `backstory` then."""
 
+import os
 import sys
 
 from backstory.config import UserError
@@ -15,6 +16,9 @@ def main() -> int:
 
         import backstory.interop.harness  # noqa: F401
 
+        # For its standard errors the harness starts a process for each core; without them they are the same.
+        if "OMP_NUM_THREADS" in os.environ:
+            os.environ.setdefault("DISABLE_MULTIPROC", "1")
         cli_evaluate()
     except UserError as error:
         print(f"backstory: {one_line(str(error))}", file=sys.stderr)
