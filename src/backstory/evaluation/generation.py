@@ -8,7 +8,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +18,9 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
-from backstory.models.devices import each_unaffected, restored_threads
+from backstory.models.devices import each_unaffected
+from backstory.models.thread_timing import threads_are_fixed
 from backstory.readers.base import Reader
-from backstory.readers.reading_threads import COLUMNS, choose_threads
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
 from backstory.results.common import ProvenanceRecord
@@ -33,6 +32,8 @@ from backstory.storage.provenance import check_place
 
 SAMPLE = "sample"
 """Folder of a run that holds the text it generated."""
+LARGE = 1 << 26
+"""Parameters from which a token takes so long that several threads are worth their waking."""
 
 
 @checked()
@@ -111,7 +112,8 @@ def generate(
 ) -> Iterator[str]:
     """Yield the text with which a run continues a prompt, in pieces, as soon as each is known. Raises UserError at once.
 
-    The same seed gives the same text. Drawn tokens are observed, so a reader that adapts learns from its own text.
+    The same seed gives the same text, on one machine. Drawn tokens are observed, so a reader that adapts learns from its own
+    text.
 
     Args:
         run: A run's folder, or `hf:PATH_OR_NAME`.
@@ -166,14 +168,17 @@ def generate(
             raise UserError(f"{loaded.name} is not a run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
         new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
-    return each_unaffected(chain([known] if echo and known else [], new), _threads(made, [last, *context], tokens))
+    return each_unaffected(chain([known] if echo and known else [], new), _threads(made))
 
 
-@restored_threads()
-def _threads(reader: Reader, context: Sequence[int], tokens: int) -> int:
-    """Return the number of threads with which so many tokens are drawn fastest."""
-    choose_threads(reader, np.resize(context, COLUMNS), tokens=tokens, by_token=True)
-    return torch.get_num_threads()
+def _threads(reader: Reader) -> int:
+    """Return the number of threads with which tokens are drawn: one if it is not fixed and the model is not large.
+
+    It depends on nothing that is timed, since last bits of the probabilities, and so a token, may depend on it.
+    """
+    device, usual = next(reader.model.parameters()).device, torch.get_num_threads()
+    large = sum(parameter.numel() for parameter in reader.model.parameters()) >= LARGE
+    return usual if device.type != "cpu" or threads_are_fixed() or large else 1
 
 
 def _saved(
