@@ -19,8 +19,11 @@ from pathlib import Path
 from figures import write
 
 
-def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> list[float]:
-    """Train with the code of a checkout, unless that has been done; return the validation perplexity after each epoch."""
+def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> tuple[float, list[float]]:
+    """Train with the code of a checkout, unless that has been done.
+
+    Returns the mean loss of the first steps that the log sums up, and the validation perplexity after each epoch.
+    """
     folder = runs / f"{commit(checkout)}-{seed}"
     done = runs / f"{folder.name}.done"
     if not done.exists():
@@ -28,8 +31,9 @@ def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> list[f
         command += ["--resume"] if folder.exists() else []
         subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(checkout.resolve() / "src")})
         done.touch()
-    events = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [event["valid_perplexity"] for event in events if event["event"] == "epoch"]
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    first = next(event["nats"] for event in events if event["event"] == "steps")
+    return first, [event["valid_perplexity"] for event in events if event["event"] == "epoch"]
 
 
 def commit(checkout: Path) -> str:
@@ -48,13 +52,16 @@ def main() -> None:
     parser.add_argument("arguments", nargs="+", help="arguments of `backstory train`, after --")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
-    checkouts, curves = (options.before, options.after), ([], [])
+    checkouts = {"before": options.before, "after": options.after}
+    first, curves = ({name: [] for name in checkouts} for _ in range(2))
     for seed in options.seeds:
-        for checkout, of_seeds in zip(checkouts, curves, strict=True):
-            of_seeds.append(curve(checkout, seed, options.runs, options.arguments))
+        for name, checkout in checkouts.items():
+            nats, perplexities = curve(checkout, seed, options.runs, options.arguments)
+            first[name].append(nats)
+            curves[name].append(perplexities)
     rows = []
     print(f"{'epoch':>5} {'before':>9} {'after':>9}   after : before")
-    before, after = (list(zip(*of_seeds, strict=True)) for of_seeds in curves)
+    before, after = (zip(*of_seeds, strict=True) for of_seeds in curves.values())
     for epoch, (old, new) in enumerate(zip(before, after, strict=True), 1):
         ratios = [b / a for a, b in zip(old, new, strict=True)]
         row = {
@@ -67,15 +74,15 @@ def main() -> None:
         print("{epoch:>5} {before:>9.2f} {after:>9.2f}   {smallest_ratio:.4f} to {largest_ratio:.4f}".format(**row))
         rows.append(row)
     if options.out is not None:
-        commits = [commit(checkout) for checkout in checkouts]
         write(
             options.out,
             "learning curves",
-            commits=commits,
+            commits={name: commit(checkout) for name, checkout in checkouts.items()},
             arguments=options.arguments,
             seeds=options.seeds,
+            first_nats=first,
             epochs=rows,
-            curves=dict(zip(("before", "after"), curves, strict=True)),
+            curves=curves,
         )
 
 

@@ -20,6 +20,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/results/speed.md": {
         "speed": partial(speeds.speed, "benchmark-training"),
         "floor": speeds.floor_speed,
+        "curves": speeds.learning_curves,
         "speed-gpu": partial(speeds.speed, "benchmark-training-cuda"),
     },
     "docs/context.md": {
