@@ -314,6 +314,7 @@ def test_a_statement_about_two_readers_costs_a_run_that_reads_with_both(rows: li
 def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
     of_settings = {
         "lower case": lambda c: c.text.lowercase,
+        "dropouts of": lambda c: c.model.core.kind == "lstm" and c.model.embedding.dropout == 0.05,
         "one for all steps": lambda c: c.training.optimizer == "nadam" and c.model.embedding.dropout == 0,
         "begin as in Keras": lambda c: c.training.optimizer == "nadam" and c.model.core.kind in ("lstm", "mogrifier"),
         "eq. 8 applies one matrix": lambda c: c.model.buffer.kind == "span-buffer" and c.model.head.kind == "mixture",
@@ -335,7 +336,13 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
                 for words, departs in of_settings.items():
                     if departs(run.config):
                         seen.add(words)
-                        assert words in printed[run.system].protocol, (name, run.system, words)
+                        system = printed[run.system]
+                        said = f"{system.protocol}; {getattr(system.at(scale), 'protocol', '')}"
+                        assert words in said, (name, run.system, words)
+                        if words == "dropouts of":
+                            core, embedding = run.config.model.core, run.config.model.embedding
+                            highest = max(core.input_dropout, core.layer_dropout, core.output_dropout, core.weight_drop)
+                            assert f"dropouts of {embedding.dropout:g} to {highest:g} for 0.1 to 0." in said
     assert seen == set(of_settings)
 
 
@@ -358,7 +365,8 @@ def test_rows_of_suites_about_other_papers_are_listed_where_they_were_run(rows: 
     own, of_base = small
     assert own.verdict == "not run: mos, 5.3 core-hours stated"
     assert of_base.ours == "test 84.76 +- 0.66" and of_base.seeds == "3"
-    assert of_base.protocol.endswith("fine-tuning at rate 20 for 25; 5 softmaxes for 15"), of_base.protocol
+    own_words = "dropouts of 0.05 to 0.2 for 0.1 to 0.5; 5 softmaxes for 15"
+    assert of_base.protocol.endswith(f"fine-tuning at rate 20 for 25; {own_words}"), of_base.protocol
     # At full size the suites of the paper itself have the row; `base`, which has not run it, adds no line.
     full = [row.verdict for row in rows if row.item == "table 1: ptb mos" and row.scale == "full"]
     assert full == ["not run: ptb-mos, 7.0 GPU-hours stated"]
