@@ -75,7 +75,7 @@ def test_a_run_reads_other_corpora_in_its_own_vocabulary(command: Command, run_c
 
 
 def test_a_run_is_no_corpus(command: Command, run_copy: Path) -> None:
-    message = "run is a run, not a corpus; give a text, or the corpus that it was trained on"
+    message = "run is a run, not a corpus; give a text, or the corpus that the run was trained on"
     for arguments in (["train", "demo", "--corpus", "run"], ["evaluate", "run", "run"], ["data", "show", "run"]):
         assert message in command(*arguments).err
     assert "by the folder that holds them: `backstory evaluate FOLDER`" in command("evaluate", "run", "run").mistake()

@@ -255,8 +255,8 @@ def test_a_folder_leaves_out_what_is_no_text_and_says_so(tmp_path: Path) -> None
     [
         ("a run", ("config.yaml", "checkpoints/best-1/manifest.json")),
         ("a run", ("config.yaml", "run.json")),  # of a sweep, which removes the weights
-        ("a sweep", ("sweep.yaml", "trials/0000/config.yaml")),
-        ("a reproduction", ("suite.yaml", "runs/a/config.yaml")),
+        ("a sweep", ("sweep.yaml", "trials/0000/config.yaml", "recipes/0000.yaml", "logs/0000.log")),
+        ("a reproduction", ("suite.yaml", "runs/a/config.yaml", "recipes/a.yaml", "logs/a.log")),
     ],
 )
 @pytest.mark.parametrize("tokenizer", ["words", "bytes"])
@@ -277,8 +277,15 @@ def test_a_folder_leaves_out_the_runs_in_it(tmp_path: Path, kind: str, files: tu
     assert after.provenance.endswith("; left out the folders of runs")
     (tmp_path / "runs" / "mine").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
     assert after.fingerprint == prepared(tmp_path, tokenizer=tokenizer).fingerprint != before.fingerprint
-    with pytest.raises(UserError, match=f"is {kind}, not a corpus"):
-        prepared(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+
+
+def test_a_folder_with_a_suite_and_its_runs_is_a_corpus(tmp_path: Path) -> None:
+    """A reproduction has folders for recipes and logs, too; this is where a user works."""
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text("the cat sat on the mat\n" * 20)
+    (tmp_path / "suite.yaml").write_text("title: mine\n")
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    assert sum(len(split.documents) for split in prepared(tmp_path).splits.values()) == 4
 
 
 def test_records_among_the_texts_of_a_folder_are_cut_and_the_texts_dealt(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from backstory.cli.evaluation_text import corpora_table, describe, summary, untu
 from backstory.config import NonFiniteError, UserError
 from backstory.config.options import EvalOptions
 from backstory.config.terminal import fitted, one_line, progress_bar
-from backstory.storage.run_files import kind_of_runs
+from backstory.storage.run_files import A_RUN, kind_of_runs
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures, Result
@@ -57,9 +57,9 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
                 f"give --corpus {self.text}" if is_elsewhere(self.run) else "leave it out to read the run's own corpus"
             )
             raise UserError(f"there is no file '{self.text}', which is the name of a corpus; {use}")
-        if self.text is not None and (kind := kind_of_runs(Path(self.text))) is not None:
+        if self.text is not None and kind_of_runs(Path(self.text)) == A_RUN:
             raise UserError(
-                f"{self.text} is {kind}, not a corpus; give a text, or the corpus that it was trained on; several runs are "
+                f"{self.text} is a run, not a corpus; give a text, or the corpus that the run was trained on; several runs are "
                 "evaluated one by one, or by the folder that holds them: `backstory evaluate FOLDER`"
             )
         text = None if self.text is None else text_source(self.text)

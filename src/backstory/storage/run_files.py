@@ -19,18 +19,22 @@ SWEEP = "sweep.yaml"
 """The file of what is searched; a folder that has it is a sweep's."""
 SUITE, EARLIER_SUITE = "suite.yaml", "grid.yaml"
 """Copy of the suite, which marks the folder as a reproduction's."""
+A_RUN = "a run"
 _MARKS = {
-    "a run": ((CONFIG, CHECKPOINTS), (CONFIG, "run.json")),
-    "a sweep": ((SWEEP, "trials"),),
-    "a reproduction": ((SUITE, "runs"), (EARLIER_SUITE, "runs")),
+    A_RUN: ((CONFIG, CHECKPOINTS), (CONFIG, "run.json")),
+    "a sweep": ((SWEEP, "trials", "recipes", "logs"),),
+    # A user's own folder may well hold a suite and runs.
+    "a reproduction": tuple((file, "runs", "recipes", "logs") for file in (SUITE, EARLIER_SUITE)),
 }
-"""A file and what lies beside it, by the kind of folder that has both."""
+"""A file and all that lies beside it, by the kind of folder that has them."""
 
 
 def kind_of_runs(folder: Path) -> str | None:
     """Return `a run`, `a sweep` or `a reproduction` for the folder of one; None for others, and for what cannot be read."""
-    for kind, pairs in _MARKS.items():
-        if any(os.path.isfile(folder / file) and os.path.exists(folder / beside) for file, beside in pairs):
+    for kind, marks in _MARKS.items():
+        if any(
+            os.path.isfile(folder / file) and all(os.path.exists(folder / b) for b in beside) for file, *beside in marks
+        ):
             return kind
     return None
 

@@ -16,7 +16,7 @@ from backstory.data.corpora.file_formats import ARROW, Format
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
-from backstory.storage.run_files import kind_of_runs
+from backstory.storage.run_files import A_RUN, kind_of_runs
 
 NAMED = 3
 """Files that a message lists by name."""
@@ -186,8 +186,8 @@ def _dataset(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
 
 def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     """Open a folder: the files of its splits, or a document per file; `whole` as one text, if it has no splits."""
-    if (kind := kind_of_runs(path)) is not None:
-        raise UserError(f"{path} is {kind}, not a corpus; give a text, or the corpus that it was trained on")
+    if kind_of_runs(path) == A_RUN:
+        raise UserError(f"{path} is a run, not a corpus; give a text, or the corpus that the run was trained on")
     files, skipped, runs = _texts(path, reader)
     name, named = path.resolve().name, _named_splits(files, path) if files else None
     if named is None:
