@@ -611,6 +611,22 @@ def test_a_tokenizer_that_loses_words_is_refused(
     assert main(["evaluate", f"hf:{broken}", str(text)]) == 0
 
 
+def test_a_word_that_is_lost_after_words_that_are_cut_otherwise_is_named(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tokenizer of BERT without capitals gives back `< eos >` for `<eos>`, where nothing is lost."""
+    hf = pytest.importorskip("tokenizers")
+    words = ["[UNK]", "<", "eos", ">", "the", "n", "cat"]
+    model = hf.Tokenizer(hf.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    model.normalizer, model.pre_tokenizer = hf.normalizers.Lowercase(), hf.pre_tokenizers.BertPreTokenizer()
+    model.decoder = hf.decoders.WordPiece()
+    model.save(str(broken / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    for written, message in (("<eos> the N cat", "reads 'N' as 'n'"), ("the <eos> cat dog", "reads 'dog' as '[UNK]'")):
+        text.write_text(written)
+        assert message in mistake(capsys, "evaluate", f"hf:{broken}", text)
+
+
 def test_white_space_that_a_tokenizer_loses_is_quoted(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

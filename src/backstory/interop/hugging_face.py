@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,12 +80,32 @@ class FittingPieces(Pieces):
 
 
 def _first_difference(text: str, back: str) -> tuple[str, str]:
-    """Return the first word that is read as another, and that one; with the white space after it where that is lost."""
-    words = re.findall(r"\S+\s*", text)
-    pairs = zip_longest(words, back.split(), fillvalue="")
-    # If words are cut differently, no word differs by itself; the text does.
-    word, other = next(((w, o) for w, o in pairs if _written(w) != _written(o)), (text, back))
-    return (word, other) if word.strip() and other.startswith(word.strip()) else (word.strip(), other)
+    """Return the first word that is read as another, and that one; with the white space after it where that is lost.
+
+    Words may be cut differently, so the first character that differs is what counts, white space apart.
+    """
+    words, others = re.findall(r"\S+\s*", text), back.split()
+    ours, theirs = _written(text), _written(back)
+    differing = (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+    same = next(differing, min(len(ours), len(theirs)))
+    number, start = _word_at(words, same)
+    other, other_start = _word_at(others, same)
+    read_as = others[other] if other < len(others) else ""
+    if number and (number == len(words) or start == same > other_start):  # what comes after the word before is lost
+        number -= 1
+    word = words[number] if words else ""
+    return (word, read_as) if word.strip() and read_as.startswith(word.strip()) else (word.strip(), read_as)
+
+
+def _word_at(words: list[str], position: int) -> tuple[int, int]:
+    """Return the number of the word with the written character at a position, and where that word begins."""
+    start = 0
+    for number, word in enumerate(words):
+        end = start + len(_written(word))
+        if position < end:
+            return number, start
+        start = end
+    return len(words), start
 
 
 def _written(text: str) -> str:
