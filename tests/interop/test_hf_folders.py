@@ -140,6 +140,18 @@ def test_an_adapter_is_no_model(folder: Path) -> None:
         look(folder)
 
 
+def test_a_model_with_an_encoder_is_called_so(tmp_path: Path) -> None:
+    """BART's decoder can be loaded by itself, and then lacks weights that the whole model shares with its encoder."""
+    hf = pytest.importorskip("transformers", reason="needs the extra hf")
+    layers, width = {"encoder_layers": 1, "decoder_layers": 1}, {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config = hf.BartConfig(vocab_size=17, d_model=16, max_position_embeddings=32, **layers, **width)
+    hf.BartForConditionalGeneration(config).save_pretrained(tmp_path / "bart")
+    with pytest.raises(
+        UserError, match="reads a text with an encoder and writes another; choose a causal language model"
+    ):
+        load(f"hf:{tmp_path / 'bart'}")
+
+
 def test_damaged_weights_are_called_so(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -66,7 +66,8 @@ def look(folder: Path) -> WeightSizes:
     """Check a folder, or a snapshot in the hub's own cache, and return the sizes of its weights.
 
     Raises UserError for a file that is no regular one or that a link brings from elsewhere, weights that are no safetensors,
-    an adapter, settings that ask for code of others, and settings that the weights cannot have been made with.
+    an adapter, a model with an encoder, settings that ask for code of others, and settings that the weights cannot have been
+    made with.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -80,6 +81,10 @@ def look(folder: Path) -> WeightSizes:
     if (folder / ADAPTER).exists():
         raise UserError(f"{folder} holds an adapter, whose model is elsewhere; merge the two and save the whole model")
     settings = _object(folder / CONFIG)
+    if settings.get("is_encoder_decoder") is True:
+        raise UserError(
+            f"{folder} holds a model that reads a text with an encoder and writes another; choose a causal language model"
+        )
     headers = [_header(folder / name) for name in weight_files(folder)]
     tensors = [entry for header in headers for name, entry in header.items() if name != "__metadata__"]
     try:
