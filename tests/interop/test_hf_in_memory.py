@@ -11,9 +11,11 @@ from subwords import metaspace
 
 import backstory as bs
 from backstory.config import TextConfig, UserError
+from backstory.context.examination_table import table
 from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.interop.in_memory import open_in_memory
+from backstory.reports.sections.context_section import about_pieces
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 20
 
@@ -93,8 +95,12 @@ def test_pieces_that_were_never_counted_are_not_called_infrequent(tmp_path: Path
     tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=metaspace(TEXT), unk_token="<unk>", eos_token="<unk>")
     tokenizer.save_pretrained(tmp_path / "marked")
     foreign.causal("GPT2", len(tokenizer), n_positions=64).save_pretrained(tmp_path / "marked")
-    figures = bs.examine(f"hf:{tmp_path / 'marked'}", text=TEXT, targets=20, maximum_context=10).figures
-    assert figures.groups == ()
+    result = bs.examine(f"hf:{tmp_path / 'marked'}", text=TEXT, targets=20, maximum_context=10)
+    assert result.figures.groups == ()
+    said = "these do not hold all of the text, so no words are joined"  # the pieces have no bytes
+    assert sum(said in line for line in table(result)) == 1
+    note = "Pieces do not hold all of the text, so they are not joined into words; the model reads at most 64 pieces."
+    assert about_pieces(result.figures) == note
 
 
 def _nats(result: Any) -> float:

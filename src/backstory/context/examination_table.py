@@ -44,6 +44,8 @@ def table(result: Result[ExaminationFigures[Any]], width: int = TABLE_WIDTH) -> 
         lines.append(f"  effective context: {answer}")
     if f.pieces_per_word:
         lines.append(f"  contexts are in words, of {f.pieces_per_word:.2f} pieces on average")
+    elif f.unit == "piece":
+        lines.append("  targets and contexts are in pieces: these do not hold all of the text, so no words are joined")
     if f.window:
         cut = (
             f"; the contexts of {f.cut_contexts:,} of {f.targets:,} targets were longer, and cut"

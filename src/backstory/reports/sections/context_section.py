@@ -155,10 +155,12 @@ def _conditions(examined: Examinations) -> Iterator[Piece | None]:
 
 
 def about_pieces(figures: ExaminationFigures) -> str:
-    """Return a note on words made of pieces and on contexts that exceed the model's window; empty for plain tokens."""
+    """Return a note on pieces of words and on contexts that exceed the model's window; empty for plain tokens."""
     f, parts = figures, []
     if f.pieces_per_word:
         parts.append(f"Words have {f.pieces_per_word:.2f} pieces on average")
+    elif f.unit == "piece":
+        parts.append("Pieces do not hold all of the text, so they are not joined into words")
     scores = {"corrected": "corrected for where they begin and end", "sum": "the plain sum over their pieces"}
     if f.word_score:
         parts.append(f"their scores are {scores[f.word_score]}")
