@@ -50,6 +50,15 @@ def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair
     assert torch.equal(model.eval()(input_ids=ids).logits, before)
 
 
+def test_weights_of_64_bits_are_not_said_to_multiply_in_float32(folder: Path, pair: tuple[Any, Any]) -> None:
+    model, tokenizer = pair
+    text = folder.parent / "cats.txt"
+    wide = bs.evaluate(model.double(), text, tokenizer=tokenizer)
+    assert wide.provenance.precision == wide.provenance.config["read"]["dtype"] == "float64"
+    assert _nats(wide) == pytest.approx(_nats(bs.evaluate(f"hf:{folder}", text)), rel=1e-5)
+    assert wide.figures.audit.passed and model.dtype == torch.float64
+
+
 def test_it_is_examined_on_text_that_was_prepared_with_its_own_tokenizer(tmp_path: Path) -> None:
     """Its output layer may be larger than its tokenizer."""
     foreign.saved(tmp_path / "padded", text=TEXT, n_positions=64, types=350)

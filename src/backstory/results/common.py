@@ -95,7 +95,7 @@ class ProvenanceRecord(Record):
     ranks: Count | None = None
     """Processes that computed them together."""
     precision: str | None = None
-    """Precision of the matrix products: `float32` or `bfloat16`."""
+    """Precision of the matrix products: `float32` or `bfloat16`, or the type of weights that are not in float32."""
     precision_reason: str | None = None
     """Why that precision was chosen."""
     corpus: CorpusRecord | None = None

@@ -146,17 +146,17 @@ class Run:
         return next(self.model.parameters()).device
 
     def precision(self, name: str) -> Precision:
-        """Return the precision of this name on the model's device; that of its weights if these have 16 bits.
+        """Return the precision of this name on the model's device; that of its weights if these are not in float32.
 
         Raises UserError for another name.
         """
         dtype = next(self.model.parameters()).dtype
-        narrow = dtype.is_floating_point and torch.finfo(dtype).bits < 32
+        own = dtype.is_floating_point and dtype != torch.float32
         native = Precision(dtype, "the weights are of this type", native=True)
-        if narrow and name == native.name:  # as the header of a code has it
+        if own and name == native.name:  # as the header of a code has it
             return native
         resolved = choose_precision(name, self.device)
-        return native if narrow else resolved
+        return native if own else resolved
 
     @cached_property
     def weights_hash(self) -> str:
