@@ -78,6 +78,12 @@ def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_a_word_score_without_words_made_of_pieces_is_named(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="word score sum has no effect"):
+        figures = bs.examine(tiny_run, None, word_score="sum", out=tmp_path / "out", **SMALL).figures
+    assert figures.word_score is None
+
+
 def test_losses_come_back_as_they_were_saved(examined: Path) -> None:
     losses = Losses.load(examined / LOSSES)
     assert losses.nats.shape == (len(losses.conditions), 40) and losses.baseline_context == 20
