@@ -79,7 +79,9 @@ def timed() -> Table:
 
 TIMED = {
     "ptb-5min": "ptb-5min",
+    "ptb-5min-float32": "ptb-5min without native bfloat16",
     "ptb-15min": "ptb-15min",
+    "ptb-15min-float32": "ptb-15min without native bfloat16",
     "ptb-15min-alone": "ptb-15min without the pointer",
     "ptb-60min": "ptb-60min",
     "ptb-60min-alone": "ptb-60min as it was without the pointer",
