@@ -183,7 +183,7 @@ def _examine(
     destination = destination if ranks.rank == 0 else None
     if ranks.rank == 0 and settings.word_score == "sum" and subject.text.folded is None:
         warnings.warn(
-            "word score sum has no effect: the targets are no words that are joined from pieces", stacklevel=2
+            "word score sum has no effect: the targets are not words joined from pieces", stacklevel=2
         )
     store = LossStore(destination, _store_settings(subject, settings), again)
     losses = measure(settings.experiment, subject.examination, progress, by=settings.by, store=store, ranks=ranks)
