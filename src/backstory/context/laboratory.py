@@ -182,9 +182,7 @@ def _examine(
     began, ranks, settings = CLOCK.seconds(), ranks or SingleProcess(), subject.settings
     destination = destination if ranks.rank == 0 else None
     if ranks.rank == 0 and settings.word_score == "sum" and subject.text.folded is None:
-        warnings.warn(
-            "word score sum has no effect: the targets are not words joined from pieces", stacklevel=2
-        )
+        warnings.warn("word score sum has no effect: the targets are not words joined from pieces", stacklevel=2)
     store = LossStore(destination, _store_settings(subject, settings), again)
     losses = measure(settings.experiment, subject.examination, progress, by=settings.by, store=store, ranks=ranks)
     cut = _cut_contexts(subject, settings, losses)
