@@ -18,6 +18,7 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.session import session_state
+from backstory.models import count_parameters
 from backstory.models.devices import each_unaffected
 from backstory.models.thread_timing import threads_are_fixed
 from backstory.readers.base import Reader
@@ -177,7 +178,7 @@ def _threads(reader: Reader) -> int:
     It depends on nothing that is timed, since last bits of the probabilities, and so a token, may depend on it.
     """
     device, usual = next(reader.model.parameters()).device, torch.get_num_threads()
-    large = sum(parameter.numel() for parameter in reader.model.parameters()) >= LARGE
+    large = count_parameters(reader.model) >= LARGE
     return usual if device.type != "cpu" or threads_are_fixed() or large else 1
 
 
