@@ -15,6 +15,7 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxCo
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
+from backstory.models.kernels import compiled
 from backstory.readers import meta_training
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import Features, GateNetwork, LearnedReader, Workspace, load_learned, save_learned
@@ -76,7 +77,7 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         grad.sign() * delta.sign(),
         *((values.log() - values.log().mean()) / values.log().std() for values in (rms, fisher)),
     ]
-    found = Features(base, rms, fisher, spread)(grad, delta, slice(0, 50))
+    found = Features(base, fisher, spread)(grad, delta, slice(0, 50))
     torch.testing.assert_close(found, torch.stack(rows).clamp(-3, 3), rtol=1e-4, atol=1e-4)
     network = GateNetwork(GateSettings(), 2)
     with torch.no_grad():
@@ -87,6 +88,26 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         torch.testing.assert_close(c, 3 * torch.tanh(o / 3), rtol=1e-4, atol=1e-5)
         room = Workspace(torch.empty(6, 50), torch.empty(8, 50), torch.empty(2, 50))
         assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")
+@pytest.mark.parametrize("segment", [5, 20])
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_learns_the_same_without_a_compiler(
+    model: ComposedModel, segment: int, tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over two segments. Later, readings part: the sign of a gradient is a feature, also of one that is 0 but for rounding."""
+    ids, passes = text(2 * segment), compiled.library()
+    found, base = statistics(model), DynamicSettings(rate=0.003, decay=0.01, segment=segment)
+    network, results = gates(model, GateSettings(tied=tied), base, size=0.5), []
+    for available in (passes, None):
+        monkeypatch.setattr(compiled, "library", lambda there=available: there)
+        reader = LearnedReader(model, network, found)
+        results.append((read(reader, ids, 0).nats, reader.weights.delta.clone()))
+    (nats, delta), (plain, reference) = results
+    assert nats == pytest.approx(plain, rel=1e-6)
+    near = torch.isclose(delta, reference, rtol=1e-3, atol=1e-5)
+    assert near.double().mean() > 0.99 and reference.abs().max() > 1e-3
 
 
 def test_tensors_may_share_their_bias_and_do_without_the_fisher_information(model: ComposedModel) -> None:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from references import lstm_layer
 from tiers import fast_then_full
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig
-from backstory.config.readers import DynamicSettings
+from backstory.config.readers import DynamicSettings, GateSettings
 from backstory.evaluation import read
 from backstory.evaluation.audit import copied
 from backstory.models import build_model
@@ -21,8 +22,10 @@ from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import FactoredGradient, FactoredGradients, factoring, whole
 from backstory.models.kernels.recurrence import lstm_segment
 from backstory.readers import Reader
-from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import collect
+from backstory.readers.learned import Features, GatedUpdate, GateNetwork
+from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")
 
@@ -113,6 +116,51 @@ def test_the_number_of_threads_changes_no_bit(threads: None) -> None:
         compiled.displace(g, step, rms=rms, static=weight, delta=delta, moved=moved)
         results.append((compiled.linear(x, weight), compiled.matmul(y, weight), delta, moved))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def gated(rms: torch.Tensor, fisher: torch.Tensor, static: torch.Tensor, *, tied: bool, hidden: int) -> GatedUpdate:
+    """An update of the weights `static` (n,) with a network whose gates are far from 1."""
+    torch.manual_seed(1)
+    network = GateNetwork(GateSettings(hidden=hidden, tied=tied), 2)
+    torch.nn.init.normal_(network.output)
+    torch.nn.init.normal_(network.output_bias)
+    base = RootMeanSquare(DynamicSettings(rate=0.01, epsilon=1e-3, decay=0.3), rms)
+    network.requires_grad_(False).to(static.dtype)
+    update = GatedUpdate(base, network, Features(base, fisher, (-3.0, 2.0)), weights_of(static))
+    update.loss = static.new_tensor(0.4)
+    return update
+
+
+def weights_of(static: torch.Tensor) -> MovingWeights:
+    """As much of moving weights as an update looks at."""
+    return SimpleNamespace(largest=len(static), static=[static], delta=torch.zeros_like(static))  # type: ignore
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("n", "hidden"), fast_then_full([(2, 1), (31, 8), (64, 3), (5003, 8)], [(31, 8), (5003, 8)]))
+def test_a_gated_step_is_that_of_float64(n: int, hidden: int, tied: bool, threads: None) -> None:
+    """Gradients and displacements of all sizes, and some that are 0."""
+    torch.manual_seed(0)
+    sizes = 10.0 ** torch.randint(-9, 1, (4, n))
+    grad, delta, static = torch.randn(3, n) * sizes[:3]
+    rms, fisher = torch.rand(2, n) * sizes[2:]
+    rms[0] = grad[: n // 4] = delta[n // 8 : n // 3] = 0.0
+    wide = gated(rms.double(), fisher.double(), static.double(), tied=tied, hidden=hidden)
+    expected = delta.double()
+    wide(Piece(grad.double(), expected, slice(0, n), 1))
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        fast, moving = gated(rms, fisher, static, tied=tied, hidden=hidden), (delta.clone(), torch.empty(n))
+        assert fast.at_once(PieceMemory(1, slice(0, n), moving[0], static, moving[1]), grad)
+        assert "memory" not in vars(fast)  # what only torch's way needs
+        results.append(moving)
+    (actual, moved), (other, _) = results
+    assert torch.equal(actual, other) and torch.equal(moved, static + actual)
+    # Where terms cancel, what is left is small beside them.
+    scale = delta.abs() + static.abs() * (not tied) + (grad * 0.01 / (rms + 1e-3)).abs()
+    assert ((actual - expected).abs() / scale.clamp(min=1e-30)).max() < 1e-4
+    assert not torch.allclose(actual, delta, rtol=1e-2)
 
 
 def test_a_copy_of_a_reader_moves_its_own_weights() -> None:

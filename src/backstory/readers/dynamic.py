@@ -76,7 +76,7 @@ class RootMeanSquare(Rule):
         return self.step.rate / (self.rms + self.step.epsilon)
 
     def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
-        region, delta, static, moved = memory
+        _, region, delta, static, moved = memory
         if not compiled.takes(self.rms, delta, static, moved):
             return False
         compiled.displace(grad, self.step, rms=self.rms[region], static=static, delta=delta, moved=moved)
@@ -197,10 +197,10 @@ class DynamicEvaluation(Reader):
             return Nadam(self.settings, self.weights)
         if self.statistics is None:
             raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
-        return self._root_mean_square(self.settings, self.statistics)
+        return self._root_mean_square(self.settings, self.statistics.rms(self.weights))
 
-    def _root_mean_square(self, settings: DynamicSettings, statistics: Statistics) -> RootMeanSquare:
-        return RootMeanSquare(settings, statistics.rms(self.weights), [tensor for _, tensor in self.weights.regions()])
+    def _root_mean_square(self, settings: DynamicSettings, rms: Tensor) -> RootMeanSquare:
+        return RootMeanSquare(settings, rms, [tensor for _, tensor in self.weights.regions()])
 
     def facts(self) -> dict[str, Any]:
         """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""

@@ -7,6 +7,7 @@ The gates are those of dynamic evaluation times exp(c), c = 3 tanh(o / 3); the o
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -17,11 +18,12 @@ from backstory.config import UserError, from_dict, pasted, to_dict
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
+from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import AnyGradient
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare, displace
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
-from backstory.readers.moving_weights import MovingWeights, Piece, Update
+from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
@@ -56,12 +58,16 @@ class GateNetwork(nn.Module):
     def forward(self, features: Tensor, loss: Tensor, tensor: int, workspace: "Workspace | None" = None) -> Tensor:
         """c, by which log gates change: rows i, r and, untied, z. With `workspace`, without a graph, it is written there."""
         hidden, c = (None, None) if workspace is None else (workspace.hidden, workspace.c)
-        bias = self.bias[tensor if self.settings.per_tensor else 0] + self.loss * loss
+        bias = self.hidden_bias(tensor, loss)
         hidden = torch.addmm(bias[:, None], self.weight, features, out=hidden).relu_()
         o = torch.addmm(self.output_bias[:, None], self.output, hidden, out=c)
         # 3 tanh(o / 3); PyTorch's sigmoid takes a tenth of its tanh's time on a CPU, and 0 stays exactly 0.
         share = torch.sigmoid(o.mul_(2 / BOUND), out=c)
         return torch.mul(share, 2 * BOUND, out=c).sub_(BOUND)
+
+    def hidden_bias(self, tensor: int, loss: Tensor) -> Tensor:
+        """(hidden,): biases of the hidden units for the weights of a tensor and the segment's loss."""
+        return self.bias[tensor if self.settings.per_tensor else 0] + self.loss * loss
 
 
 class Workspace(NamedTuple):
@@ -82,19 +88,32 @@ class Features:
     log RMS; log of the root of the Fisher information. The first and the last two are standardised over all weights.
     """
 
-    def __init__(self, base: RootMeanSquare, rms: Tensor, fisher: Tensor | None, spread: tuple[float, float]) -> None:
+    def __init__(self, base: RootMeanSquare, fisher: Tensor | None, spread: tuple[float, float]) -> None:
         """`spread`: mean and standard deviation of the first feature, before it is standardised."""
+        self.base, rms = base, base.rms
         self.mean, self.deviation = spread
-        self.gradient_scale = base.rate / (10 * base.settings.rate)
-        self.displacement_scale = 1 / (200 * base.rate * rms).clamp_(min=TINY)
         self.still = torch.stack([standardised(rms), torch.zeros_like(rms) if fisher is None else standardised(fisher)])
         self.still.clamp_(-BOUND, BOUND)
+
+    @cached_property
+    def gradient_scale(self) -> Tensor:
+        """(N,)"""
+        return self.base.rate / (10 * self.base.settings.rate)
+
+    @cached_property
+    def displacement_scale(self) -> Tensor:
+        """(N,)"""
+        return 1 / (200 * self.base.rate * self.base.rms).clamp_(min=TINY)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the log of the gradient before it is standardised."""
+        return self.mean - BOUND * self.deviation, self.mean + BOUND * self.deviation
 
     def __call__(self, grad: Tensor, delta: Tensor, region: slice | Tensor, out: Tensor | None = None) -> Tensor:
         """Return the features (6, n) of the weights at `region`, with their gradient and displacement (n,)."""
         values = grad.new_empty(6, len(grad)) if out is None else out
-        within = self.mean - BOUND * self.deviation, self.mean + BOUND * self.deviation
-        logs_of(grad, self.gradient_scale[region], values[0], within).sub_(self.mean).div_(self.deviation)
+        logs_of(grad, self.gradient_scale[region], values[0], self.bounds).sub_(self.mean).div_(self.deviation)
         torch.sign(grad, out=values[1])
         logs_of(delta, self.displacement_scale[region], values[2], (-BOUND, BOUND))
         torch.sign(delta, out=values[3])
@@ -108,8 +127,13 @@ def logs_of(
 ) -> Tensor:
     """Return log |values scale| between two bounds, elementwise (n,)."""
     # Bounded before the logarithm is taken, which is one pass for both bounds and keeps 0 out of it.
-    low, high = (math.exp(max(-WIDEST, min(bound, WIDEST))) for bound in within)
-    return torch.mul(values, scale, out=out).abs_().clamp_(low, high).log_()
+    return torch.mul(values, scale, out=out).abs_().clamp_(*exponentials(within)).log_()
+
+
+def exponentials(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return exp of two bounds of a logarithm, as positive floats."""
+    low, high = (math.exp(max(-WIDEST, min(bound, WIDEST))) for bound in bounds)
+    return low, high
 
 
 def standardised(values: Tensor) -> Tensor:
@@ -126,9 +150,12 @@ class GatedUpdate(Update):
         self.static = None if network.settings.tied else torch.cat([p.flatten() for p in weights.static])
         self.loss = weights.delta.new_zeros(())
         """Loss of the segment, relative to the running mean, within [-2, 1]."""
-        self._rows = 6, network.settings.hidden, len(network.output)
-        self.memory = self.loss.new_empty(weights.largest * sum(self._rows))
+        self._largest, self._rows = weights.largest, (6, network.settings.hidden, len(network.output))
+
+    @cached_property
+    def memory(self) -> Tensor:
         """Memory in which every piece is computed."""
+        return self.loss.new_empty(self._largest * sum(self._rows))
 
     def __call__(self, piece: Piece) -> None:
         region, grad, delta = piece.region, piece.grad, piece.delta
@@ -140,6 +167,19 @@ class GatedUpdate(Update):
         if self.static is not None:
             back = gates[2].mul_(self.base.decay[region]).clamp_(max=1.0)
             delta.add_(back.sub_(decay).mul_(self.static[region]))
+
+    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
+        tensor, region, delta, static, moved = memory
+        network, features, step = self.network, self.features, self.base.step
+        if not isinstance(grad, Tensor) or not compiled.takes(grad, features.still, delta, static, moved):
+            return False
+        log_rms, log_fisher = features.still[:, region]
+        weights = compiled.GatedWeights(grad, self.base.rms[region], log_rms, log_fisher, static, delta, moved)
+        layers = network.weight, network.hidden_bias(tensor, self.loss), network.output, network.output_bias
+        low, high = (10 * bound for bound in exponentials(features.bounds))
+        scales = low, high, features.mean + math.log(10), features.deviation, 200 * features.base.step.rate
+        compiled.gated_displace(weights, layers, compiled.FeatureScales(*scales), step)
+        return True
 
     def _workspace(self, count: int) -> Workspace:
         """Return a workspace for so many weights."""
@@ -182,23 +222,21 @@ class LearnedReader(DynamicEvaluation):
             raise UserError("the meta-learner was trained for other weights of the model; train it again")
         self.learned, self.scales, base = learned, scales or LearnedSettings(), self.rule
         learned.network.to(self.weights.delta.device, self.weights.delta.dtype)
-        rms = statistics.rms(self.weights)
         fisher = statistics.fisher(self.weights) if learned.network.settings.fisher else None
-        features = Features(base, rms, fisher, learned.spread)
+        features = Features(base, fisher, learned.spread)
         scaled = replace(
             learned.base,
             rate=learned.base.rate * self.scales.rate,
             decay=learned.base.decay * self.scales.decay,
         )
-        self.rule = self._root_mean_square(scaled, statistics)
+        self.rule = self._root_mean_square(scaled, base.rms)
         self.gated = GatedUpdate(self.rule, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
 
     def facts(self) -> dict[str, Any]:
-        features, static = self.gated.features, self.gated.static
-        tensors = [features.still, features.gradient_scale, features.displacement_scale, self.gated.memory]
-        tensors += [] if static is None else [static]
+        parts = [*vars(self.gated).values(), *vars(self.gated.features).values()]
+        tensors = [part for part in parts if isinstance(part, Tensor)]
         facts = super().facts()
         size = facts["bytes"] + sum(tensor.nbytes for tensor in tensors)
         return facts | {"bytes": size, "base": to_dict(self.learned.base), "trained": self.learned.record}

@@ -20,7 +20,7 @@ CHUNK = 1 << 16
 
 
 class Piece(NamedTuple):
-    """A part of the weights, of n numbers, for an update."""
+    """A part of the weights, of n numbers, for an update that only displaces them."""
 
     grad: Tensor
     """(n,) the gradient of the segment's loss, in the dtype of `delta`."""
@@ -35,6 +35,8 @@ class Piece(NamedTuple):
 class PieceMemory(NamedTuple):
     """A parameter or a piece of it: its slice of all weights that move, and views of the same numbers in each vector."""
 
+    tensor: int
+    """Number of the parameter among those that move."""
     region: slice
     delta: Tensor
     static: Tensor
@@ -48,7 +50,7 @@ class Update(Protocol):
     def __call__(self, piece: Piece) -> None: ...
 
     def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
-        """Update a whole parameter and the weights in use by a compiled pass; return False if it must go piece by piece."""
+        """Update a parameter or a piece of it, and the weights in use, by a compiled pass; return False if none can."""
         return False
 
 
@@ -75,8 +77,10 @@ class MovingWeights:
         wide = torch.promote_types(self.static[0].dtype, torch.float32)
         self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
         self._parameters = [
-            PieceMemory(region, self.delta[region].view_as(static), static, moved.data)
-            for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True)
+            PieceMemory(index, region, self.delta[region].view_as(static), static, moved.data)
+            for index, ((_, region), static, moved) in enumerate(
+                zip(self.regions(), self.static, self.moved, strict=True)
+            )
         ]
         self._parts = [list(self._cut(index, region)) for index, (_, region) in enumerate(self.regions())]
         self._gradient = torch.empty(self.largest, dtype=wide, device=self.delta.device)
@@ -141,6 +145,8 @@ class MovingWeights:
             if rule.at_once(self._parameters[index], grad):
                 continue
             for part, g in zip(parts, self._pieces(index, grad), strict=True):
+                if rule.at_once(part, g):
+                    continue
                 rule(Piece(g, part.delta, part.region, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
@@ -165,7 +171,7 @@ class MovingWeights:
         starts = range(region.start, region.stop, size)
         flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
-            yield PieceMemory(slice(start, start + len(delta)), delta, static, moved)
+            yield PieceMemory(index, slice(start, start + len(delta)), delta, static, moved)
 
 
 def rank_of(moving: str) -> int:

@@ -226,6 +226,122 @@ void displace_matrix(long m, long n, long count, const float *left, const float 
     }
 }
 
+static inline vec pick(lanes where, vec a, vec b) { return (vec)(((lanes)a & where) | ((lanes)b & ~where)); }
+static inline vec within(vec v, float low, float high) {
+    vec a = (vec){0} + low, b = (vec){0} + high;
+    v = pick(v < a, a, v);
+    return pick(v > b, b, v);
+}
+static inline vec magnitude(vec v) { return (vec)((lanes)v & 0x7fffffff); }
+static inline vec sign(vec v) {
+    vec one = (vec){0} + 1.0f, zero = {0};
+    return pick(v > zero, one, pick(v < zero, -one, zero));
+}
+
+// Vectors that a function takes together, so that the core need not wait for one operation after another.
+#define GROUP 4
+#define EACH for (int v = 0; v < GROUP; v++)
+
+// x <- exp(x) of |x| < 87: 2^k exp(r), with |r| at most log(2) / 2, whose series ends where a float does.
+TILE exponential(vec *x) {
+    const float round = 12582912.0f;  // a sum with it has no digits after the point
+    const float series[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1};
+    vec k[GROUP], r[GROUP], sum[GROUP];
+    EACH k[v] = (x[v] * 1.44269504f + round) - round;
+    EACH r[v] = x[v] - k[v] * 0.693359375f + k[v] * 2.12194440e-4f;
+    EACH sum[v] = (vec){0} + 1.0f / 720;
+    for (int i = 0; i < 6; i++) EACH sum[v] = sum[v] * r[v] + series[i];
+    EACH x[v] = (vec)((lanes)sum[v] + (__builtin_convertvector(k[v], lanes) << 23));
+}
+
+// x <- log(x) of a normal x > 0: k log(2) + log(m), with m from sqrt(1 / 2) to sqrt(2) and the series of log((1 + s) / (1 - s)).
+TILE logarithm(vec *x) {
+    const float series[] = {2.0f / 5, 2.0f / 3, 2};
+    lanes k[GROUP];
+    vec s[GROUP], sum[GROUP];
+    EACH k[v] = ((lanes)x[v] - 0x3f3504f3) >> 23;
+    EACH s[v] = (vec)((lanes)x[v] - (k[v] << 23));
+    EACH s[v] = (s[v] - 1.0f) / (s[v] + 1.0f);
+    EACH sum[v] = (vec){0} + 2.0f / 7;
+    for (int i = 0; i < 3; i++) EACH sum[v] = sum[v] * (s[v] * s[v]) + series[i];
+    EACH x[v] = __builtin_convertvector(k[v], vec) * 0.693147181f + s[v] * sum[v];
+}
+
+// The network of a meta-learner: 6 features of a weight to `hidden` units (ReLU), and to 2 or 3 gates.
+typedef struct {
+    long hidden;
+    const float *input, *bias, *output, *output_bias;
+} Network;
+// How features are scaled: the bounds of |gradient| / (RMS + epsilon), the mean and deviation of its log, and a typical displacement.
+typedef struct {
+    float low, high, mean, deviation, displacement;
+} Scales;
+
+#define SPAN (GROUP * WIDE)
+
+// The displacements of SPAN weights, as in `gated_displace`.
+TILE gate_span(const int outputs, const Network *net, const Scales *scales, Step step, const float *grad, const float *rms,
+               const float *log_rms, const float *log_fisher, const float *still, float *delta, float *moved) {
+    vec g[GROUP], d[GROUP], r[GROUP], scale[GROUP], features[6][GROUP], gates[3][GROUP];
+    EACH g[v] = AT(grad + v * WIDE), d[v] = AT(delta + v * WIDE), r[v] = AT(rms + v * WIDE), scale[v] = r[v] + step.epsilon;
+    EACH features[0][v] = within(magnitude(g[v] / scale[v]), scales->low, scales->high);
+    logarithm(features[0]);
+    EACH features[0][v] = (features[0][v] - scales->mean) / scales->deviation;
+    EACH features[1][v] = sign(g[v]);
+    EACH features[2][v] = magnitude(d[v] / within(scales->displacement * r[v] / scale[v], 1e-30f, INFINITY));
+    EACH features[2][v] = within(features[2][v], 0.0497870684f, 20.0855369f);  // exp(-3) to exp(3)
+    logarithm(features[2]);
+    EACH features[3][v] = sign(d[v]) * features[1][v];
+    EACH features[4][v] = AT(log_rms + v * WIDE);
+    EACH features[5][v] = AT(log_fisher + v * WIDE);
+    for (int o = 0; o < outputs; o++) EACH gates[o][v] = (vec){0} + net->output_bias[o];
+    for (long h = 0; h < net->hidden; h++) {
+        vec sum[GROUP];
+        EACH sum[v] = (vec){0} + net->bias[h];
+        for (int f = 0; f < 6; f++) EACH sum[v] += net->input[6 * h + f] * features[f][v];
+        EACH sum[v] = pick(sum[v] > (vec){0}, sum[v], (vec){0});
+        for (int o = 0; o < outputs; o++) EACH gates[o][v] += net->output[o * net->hidden + h] * sum[v];
+    }
+    for (int o = 0; o < outputs; o++) {  // exp(3 tanh(o / 3)); exactly 1 at 0
+        EACH gates[o][v] = within(gates[o][v] * (-2.0f / 3), -80, 80);
+        exponential(gates[o]);
+        EACH gates[o][v] = 6.0f / (1.0f + gates[o][v]) - 3.0f;
+        exponential(gates[o]);
+    }
+    EACH {
+        vec decay = within(r[v] * step.decay, 0, 1), share = within(decay * gates[1][v], 0, 1);
+        vec theta_0 = AT(still + v * WIDE);
+        d[v] -= d[v] * share + g[v] * gates[0][v] * (step.rate / scale[v]);
+        if (outputs == 3) d[v] += (within(decay * gates[2][v], 0, 1) - share) * theta_0;
+        *(vec *)(delta + v * WIDE) = d[v];
+        *(vec *)(moved + v * WIDE) = theta_0 + d[v];
+    }
+}
+
+// delta <- (1 - r) delta - i grad + (z - r) still and moved = still + delta, of n weights. A network of their features multiplies
+// i = rate / (rms + epsilon) and r = z = min(1, decay rms); r and z are bounded by 1 again. With 2 outputs z remains r.
+void gated_displace(long n, const float *grad, const float *rms, const float *log_rms, const float *log_fisher, const float *still,
+                    float *delta, float *moved, long hidden, long outputs, const float *input, const float *bias,
+                    const float *output, const float *output_bias, float low, float high, float mean, float deviation,
+                    float displacement, float rate, float epsilon, float decay) {
+    Network net = {hidden, input, bias, output, output_bias};
+    Scales scales = {low, high, mean, deviation, displacement};
+    Step step = {rate, epsilon, decay};
+    PARALLEL(16 * n)  // a weight costs that of many in a product
+    for (long first = 0; first < n; first += SPAN) {
+        long size = least(SPAN, n - first);
+        float rest[7][SPAN] = {0};  // the last weights, in the same arithmetic
+        const float *sources[] = {grad, rms, log_rms, log_fisher, still, delta}, *from[6];
+        for (int i = 0; i < 6; i++)
+            from[i] = size == SPAN ? sources[i] + first : memcpy(rest[i], sources[i] + first, 4 * size);
+        float *d = size == SPAN ? delta + first : rest[5], *m = size == SPAN ? moved + first : rest[6];
+#define GATE(outputs) gate_span(outputs, &net, &scales, step, from[0], from[1], from[2], from[3], from[4], d, m)
+        if (outputs == 3) GATE(3);
+        else GATE(2);
+        if (size < SPAN) memcpy(delta + first, d, 4 * size), memcpy(moved + first, m, 4 * size);
+    }
+}
+
 // Cumulative shares (rows, types + 1) of non-negative p (rows, types): the sums of floor(scale p) + 1, with a scale for every row.
 void cumulate_shares(long rows, long types, const float *p, const float *scale, int64_t *shares) {
     for (long row = 0; row < rows; row++, p += types, shares += types + 1) {

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "lstm_forward": [NUMBER] * 3 + [POINTER] * 6,
     "lstm_backward": [NUMBER] * 3 + [POINTER] * 9,
     "displace_matrix": [NUMBER] * 3 + [POINTER] * 2 + [NUMBER] + [POINTER] * 7 + [REAL] * 3,
+    "gated_displace": [NUMBER] + [POINTER] * 7 + [NUMBER] * 2 + [POINTER] * 4 + [REAL] * 8,
     "cumulate_shares": [NUMBER] * 2 + [POINTER] * 3,
     "set_threads": [NUMBER],
 }
@@ -157,3 +158,40 @@ def displace(gradient: AnyGradient, step: Step, *, rms: Tensor, static: Tensor, 
     shape = moved.shape if moved.dim() == 2 else (1, moved.numel())
     memory = rms, static, delta, moved
     _call("displace_matrix", *shape, ranks, left, right, extra, numbers, rows, rest, *memory, *step)
+
+
+class GatedWeights(NamedTuple):
+    """n weights for a step whose gates a network sets."""
+
+    gradient: Tensor
+    rms: Tensor
+    log_rms: Tensor
+    """Standardised and bounded, as the network sees it."""
+    log_fisher: Tensor
+    static: Tensor
+    delta: Tensor
+    moved: Tensor
+
+
+class FeatureScales(NamedTuple):
+    """Scales of the features of a network that sets gates."""
+
+    low: float
+    high: float
+    """Bounds of |gradient| / (RMS + epsilon), before its logarithm is taken."""
+    mean: float
+    deviation: float
+    """Of that logarithm."""
+    displacement: float
+    """|delta| is divided by this times RMS / (RMS + epsilon)."""
+
+
+def gated_displace(
+    weights: GatedWeights, network: tuple[Tensor, Tensor, Tensor, Tensor], scales: FeatureScales, step: Step
+) -> None:
+    """Take a step with n weights whose gates a network multiplies, in one pass over memory, and set moved to static + delta.
+
+    `network` is its input matrix (hidden, 6), biases (hidden,), output matrix (2 or 3, hidden) and biases (2 or 3,).
+    """
+    sizes = network[0].shape[0], network[2].shape[0]
+    _call("gated_displace", weights.delta.numel(), *weights, *sizes, *network, *scales, *step)
