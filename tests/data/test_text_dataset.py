@@ -44,6 +44,15 @@ def test_published_counts(name: str, types: int, tokens: list[int], documents: l
 
 
 @pytest.mark.usefixtures("shared_cache")
+def test_lines_of_penn_treebank_are_as_long_as_published(data_folder: Path) -> None:
+    """20.9 words in both texts, the end of a line not counted (Khandelwal et al. 2018, table 1)."""
+    data = prepare(TextConfig(corpus="ptb"), data_folder)
+    end = data.vocabulary.index["<eos>"]
+    for ids in (data.splits[split].ids for split in ("valid", "test")):
+        assert len(ids) / np.count_nonzero(ids == end) - 1 == pytest.approx(20.9, abs=0.05)
+
+
+@pytest.mark.usefixtures("shared_cache")
 def test_wikitext_articles_begin_with_their_titles(data_folder: Path) -> None:
     data = prepare(TextConfig(corpus="wikitext-2"), data_folder)
     split, words = data.splits["train"], data.vocabulary
