@@ -313,6 +313,59 @@ def test_a_folder_as_one_text(tmp_path: Path) -> None:
     assert [source.path.name for source in find_text(tmp_path, TextReader()).sources["text"]] == ["test.txt"]
 
 
+def test_one_json_object_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"text": PLAIN, "title": "cats"}, indent=2))
+    (tmp_path / "lines.json").write_text("\n" + LINES)
+    (tmp_path / "a.txt").write_text(PLAIN)
+    assert text_of(prepared(tmp_path / "a.json")) == text_of(prepared(tmp_path / "a.txt"))
+    assert len(prepared(tmp_path / "lines.json").splits["train"].documents) > 100
+
+
+@pytest.mark.parametrize("settings", [{}, {"tokenizer": "bytes"}])
+def test_json_that_is_no_text_is_left_out_of_a_folder(settings: dict[str, str], tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(PLAIN)
+    (tmp_path / "package.json").write_text(json.dumps({"name": "a", "private": True}, indent=2))
+    (tmp_path / "small.json").write_text('{"name": "a"}')
+    data = prepared(tmp_path, **settings)
+    assert data.left_out == (
+        f"left out 2 files of {tmp_path} without text: package.json (JSON without the field text), "
+        "small.json (JSON without the field text)"
+    )
+
+
+@pytest.mark.parametrize("content", [LINES, json.dumps(RECORDS), json.dumps(RECORDS, indent=2)])
+def test_records_without_the_field_are_not_left_out_of_a_folder(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(PLAIN)
+    (tmp_path / "b.json").write_text(content)
+    with pytest.raises(
+        UserError, match=r"1 of .*b\.json has no field 'body'; name the one .*--text.field: id, text, other"
+    ):
+        prepared(tmp_path, field="body")
+
+
+def test_a_folder_of_nothing_but_json_without_the_field_names_the_fields(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"id": 1, "body": PLAIN}, indent=2))
+    with pytest.raises(UserError, match=r"a\.json has no field 'text'; name the one .*--text.field: id, body"):
+        find(str(tmp_path))
+
+
+def test_links_to_no_file_are_named(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.txt").write_text(PLAIN)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").symlink_to(other / "a.txt")
+    (texts / "gone.txt").symlink_to(other / "gone.txt")
+    (texts / "more").symlink_to(other)
+    corpus = find_text(texts, TextReader())
+    assert [source.title for source in corpus.sources["text"]] == ["a"]
+    assert corpus.left_out == (
+        f"left out 2 files of {texts} without text: gone.txt (a broken link), more (a link to a folder)"
+    )
+
+
 # --- what is refused ---
 
 
@@ -335,7 +388,9 @@ def test_a_folder_as_one_text(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]\n", "line 1 .* is not a JSON object"),
         ("a.jsonl", b'{"text": "a"\n', "line 1 of .* is not JSON .*; write one whole record per line"),
         ("a.jsonl", b"[" * 100_000, "is not JSON"),
-        ("a.json", b'{\n "text": "a"\n}\n', "line 1 of .* is not JSON"),
+        ("a.json", b'{\n "text": "a"\n', "a.json is not JSON .*; correct it, or write one whole record per line"),
+        ("a.json", b'{\n "name": "a"\n}\n', "a.json has no field 'text'; name the one .*--text.field: name"),
+        ("a.json", b"{\n // a comment\n}\n", "a.json is not JSON .*"),
         ("a.json", b'[{"text": 1}]', "the field 'text' in record 1 of .* is a number"),
         ("a.csv", b"a,b\n1,2\n", "has no field 'text'; .*--text.field: a, b"),
         ("a.csv", b"a,text\n1,2\n1,2,3\n", "row 2 of .* has 3 cells, and the header 2"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from backstory.config.errors import UserError, nearest, plural
 from backstory.config.schema import SPLITS
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
-from backstory.data.corpora.file_formats import ARROW, Format
+from backstory.data.corpora.file_formats import ARROW, Format, format_of, unread
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
@@ -197,6 +197,9 @@ def _folder(path: Path, reader: TextReader, whole: bool = False) -> Corpus:
     left_out = _left_out(Counter(skipped.values())) + ("; left out the folders of runs" if runs else "")
     names = "; ".join(filter(None, (_names("file", skipped, path, "without text"), _names("folder", runs, path))))
     if not files:
+        for file in skipped:
+            if format_of(file).records and unread(file) is None:  # says which fields it has
+                reader.source(file)
         raise UserError(f"the folder {path} holds no files{left_out}; give a folder of text files")
     if named is not None:
         sources = {split: [reader.source(file) for file in part] for split, part in named.items()}
@@ -239,8 +242,8 @@ def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
 
 def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
     """Return the texts below a folder, and the kinds of the other files, and those of the folders of runs."""
-    visible, runs = _visible(folder)
-    kinds = {path: None if reader.as_is else kind_of(path) for path in visible}
+    visible, links, runs = _visible(folder)
+    kinds = {path: links.get(path) or kind_of(path, reader) for path in visible}
     files = [path for path, kind in kinds.items() if kind is None]
     return files, {path: kind for path, kind in kinds.items() if kind is not None}, runs
 
@@ -264,12 +267,13 @@ def _left_out(skipped: Counter[str]) -> str:
     return f"; left out {total:,} {plural('file', total)} without text ({kinds})"
 
 
-def _visible(folder: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the files below a folder, sorted by path, without hidden ones (`.name`), and the kinds of the folders of runs.
+def _visible(folder: Path) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
+    """Return the files below a folder, sorted by path, without hidden ones (`.name`); and the kinds of folders of runs.
 
-    What is in a folder of runs is not text of a corpus, and grows with each training.
+    In between are the kinds of the files that are links, but to no file. What is in a folder of runs is not text of a corpus,
+    and grows with each training.
     """
-    paths, folders, runs = [], [str(folder)], {}
+    paths, folders, links, runs = [], [str(folder)], {}, {}
     while folders:  # `os.walk` is recursive: it fails at a thousand nested folders
         try:
             with os.scandir(folders.pop()) as entries:
@@ -280,7 +284,10 @@ def _visible(folder: Path) -> tuple[list[Path], dict[Path, str]]:
         folders += [path for path, kind in kinds.items() if kind is None]
         runs |= {Path(path): kind for path, kind in kinds.items() if kind is not None}
         paths += [Path(e.path) for e in shown if os.path.isfile(e.path)]
-    return sorted(paths), dict(sorted(runs.items()))
+        for entry in shown:
+            if entry.is_symlink() and not os.path.isfile(entry.path):
+                links[Path(entry.path)] = "a link to a folder" if os.path.isdir(entry.path) else "a broken link"
+    return sorted([*paths, *links]), links, dict(sorted(runs.items()))
 
 
 _SPLIT_FILE = re.compile(

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -154,24 +154,63 @@ def texts(file: BinaryIO, path: Path, form: Format, field: str) -> Texts:
 
 
 def _json_lines(blocks: Iterable[str], path: Path, field: str) -> Texts:
-    for number, line in enumerate(lines(blocks, LONGEST_RECORD, path), 1):
-        if line.strip():
-            where = f"line {number:,} of {path}"
-            yield _text_of(_parsed(line, where, "write one whole record per line"), field, where)
+    for where, record in _line_records(blocks, path):
+        yield _text_of(record, field, where)
 
 
 def _json(blocks: Iterable[str], path: Path, field: str) -> Texts:
-    """Read a JSON list of records; a file of another kind is taken for JSON Lines, which often has this suffix."""
-    blocks = iter(blocks)
-    start = next(blocks, "")
-    while start.isspace():
-        start = next(blocks, "")
-    if not start.lstrip().startswith("["):
-        yield from _json_lines(chain([start], blocks), path, field)
+    for where, record in _json_records(blocks, path):
+        yield _text_of(record, field, where)
+
+
+def _line_records(blocks: Iterable[str], path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines(blocks, LONGEST_RECORD, path), 1):
+        if line.strip():
+            where = f"line {number:,} of {path}"
+            yield where, _parsed(line, where, "write one whole record per line")
+
+
+def _json_records(blocks: Iterable[str], path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a JSON list, of JSON Lines (which often have this suffix), or of one object; and where each is."""
+    ended = lines(blocks, LONGEST_RECORD, path)
+    start: list[str] = []
+    while not (start and start[-1].strip()):
+        if (line := next(ended, None)) is None:
+            return
+        start.append(line)
+    first, rest = start[-1].strip(), chain(start, ended)
+    if not first.startswith("[") and (not first.startswith("{") or _is_json(first)):
+        yield from _line_records(rest, path)
         return
-    text = "".join(_limited(chain([start], blocks), path))
-    for number, record in enumerate(_parsed(text, str(path), "correct it"), 1):
-        yield _text_of(record, field, f"record {number:,} of {path}")
+    content = _parsed("".join(_limited(rest, path)), str(path), "correct it, or write one whole record per line")
+    if isinstance(content, dict):
+        yield str(path), content
+    else:
+        yield from ((f"record {number:,} of {path}", record) for number, record in enumerate(content, 1))
+
+
+def is_other_object(file: BinaryIO, path: Path, form: Format, field: str) -> bool:
+    """Return True if an open `.json` file is one object that lacks the field, as files of settings are."""
+    if form.records != ".json":
+        return False
+    blocks = decoded(unpacked(file, path, form.compression), str(path))
+    start = ""
+    while not start.strip():
+        if (block := next(blocks, None)) is None:
+            return False
+        start += block
+    if not start.lstrip().startswith("{"):
+        return False
+    records = [record for _, record in islice(_json_records(chain([start], blocks), path), 2)]
+    return len(records) == 1 and field not in records[0]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _limited(blocks: Iterable[str], path: Path) -> Iterator[str]:

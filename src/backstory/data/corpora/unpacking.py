@@ -10,7 +10,7 @@ import numpy as np
 
 from backstory.config.errors import UserError
 from backstory.config.terminal import ProgressCallback, preparing
-from backstory.data.corpora.file_formats import Format, format_of, texts, unpacked, unread
+from backstory.data.corpora.file_formats import Format, format_of, is_other_object, texts, unpacked, unread
 from backstory.data.corpora.text_files import Source, decoded, digest, encoding_of, open_file, size
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
@@ -70,11 +70,15 @@ def is_plain(path: Path) -> bool:
     return not path.is_dir() and format_of(path) == Format() and unread(path) is None
 
 
-def kind_of(path: Path) -> str | None:
+def kind_of(path: Path, reader: TextReader) -> str | None:
     """Return the kind of a file without text, to be left out of a folder; None for a text."""
-    if (known := unread(path)) is not None:
+    form = format_of(path)
+    if not reader.as_is and (known := unread(path)) is not None:
         return known[0]
-    if format_of(path) != Format() or path.suffix.lower() in TEXTS:
+    if form.records:
+        with open_file(path) as file:
+            return f"JSON without the field {reader.field}" if is_other_object(file, path, form, reader.field) else None
+    if reader.as_is or form != Format() or path.suffix.lower() in TEXTS:
         return None
     with open_file(path) as file:
         start = file.read(1 << 16)
