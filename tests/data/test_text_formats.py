@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -350,7 +351,7 @@ def test_a_folder_of_nothing_but_json_without_the_field_names_the_fields(tmp_pat
         find(str(tmp_path))
 
 
-def test_links_to_no_file_are_named(tmp_path: Path) -> None:
+def test_links_to_no_file_and_pipes_are_named(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.txt").write_text(PLAIN)
@@ -359,10 +360,12 @@ def test_links_to_no_file_are_named(tmp_path: Path) -> None:
     (texts / "a.txt").symlink_to(other / "a.txt")
     (texts / "gone.txt").symlink_to(other / "gone.txt")
     (texts / "more").symlink_to(other)
+    os.mkfifo(texts / "pipe")
     corpus = find_text(texts, TextReader())
     assert [source.title for source in corpus.sources["text"]] == ["a"]
     assert corpus.left_out == (
-        f"left out 2 files of {texts} without text: gone.txt (a broken link), more (a link to a folder)"
+        f"left out 3 files of {texts} without text: gone.txt (a broken link), more (a link to a folder), "
+        "pipe (no regular file)"
     )
 
 

@@ -242,8 +242,8 @@ def _dealt(files: list[Source]) -> tuple[str, dict[str, list[Source]]]:
 
 def _texts(folder: Path, reader: TextReader) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
     """Return the texts below a folder, and the kinds of the other files, and those of the folders of runs."""
-    visible, links, runs = _visible(folder)
-    kinds = {path: links.get(path) or kind_of(path, reader) for path in visible}
+    visible, odd, runs = _visible(folder)
+    kinds = {path: odd.get(path) or kind_of(path, reader) for path in visible}
     files = [path for path, kind in kinds.items() if kind is None]
     return files, {path: kind for path, kind in kinds.items() if kind is not None}, runs
 
@@ -270,10 +270,10 @@ def _left_out(skipped: Counter[str]) -> str:
 def _visible(folder: Path) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
     """Return the files below a folder, sorted by path, without hidden ones (`.name`); and the kinds of folders of runs.
 
-    In between are the kinds of the files that are links, but to no file. What is in a folder of runs is not text of a corpus,
-    and grows with each training.
+    In between are the kinds of those that are no regular files. What is in a folder of runs is not text of a corpus, and grows
+    with each training.
     """
-    paths, folders, links, runs = [], [str(folder)], {}, {}
+    paths, folders, odd, runs = [], [str(folder)], {}, {}
     while folders:  # `os.walk` is recursive: it fails at a thousand nested folders
         try:
             with os.scandir(folders.pop()) as entries:
@@ -283,11 +283,17 @@ def _visible(folder: Path) -> tuple[list[Path], dict[Path, str], dict[Path, str]
         kinds = {e.path: kind_of_runs(Path(e.path)) for e in shown if e.is_dir(follow_symlinks=False)}
         folders += [path for path, kind in kinds.items() if kind is None]
         runs |= {Path(path): kind for path, kind in kinds.items() if kind is not None}
-        paths += [Path(e.path) for e in shown if os.path.isfile(e.path)]
-        for entry in shown:
-            if entry.is_symlink() and not os.path.isfile(entry.path):
-                links[Path(entry.path)] = "a link to a folder" if os.path.isdir(entry.path) else "a broken link"
-    return sorted([*paths, *links]), links, dict(sorted(runs.items()))
+        for path in (e.path for e in shown if e.path not in kinds):
+            paths.append(Path(path))
+            if not os.path.isfile(path):
+                odd[Path(path)] = _kind_of_no_file(path)
+    return sorted(paths), odd, dict(sorted(runs.items()))
+
+
+def _kind_of_no_file(path: str) -> str:
+    if not os.path.exists(path):
+        return "a broken link"
+    return "a link to a folder" if os.path.isdir(path) else "no regular file"
 
 
 _SPLIT_FILE = re.compile(
