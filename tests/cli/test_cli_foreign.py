@@ -208,6 +208,21 @@ def test_a_link_to_itself_is_nothing_anywhere(line: str, says: str, command: Com
     assert says in said[-1] and len(said) <= 2
 
 
+def test_a_folder_that_may_not_be_entered_hides_no_run_beside_it(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("closed").mkdir()
+    usual = os.stat
+
+    def stat(path: object, **options: bool) -> os.stat_result:
+        if "closed" in Path(str(path)).parent.parts:
+            raise PermissionError(13, "Permission denied", path)
+        return usual(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert command("ls", "runs", ".").out.splitlines()[1].startswith("run ")
+
+
 def test_a_link_to_itself_hides_no_run_beside_it(command: Command, run_copy: Path) -> None:
     Path("round").symlink_to("round")
     assert command("ls", "runs", ".").out.splitlines()[1].startswith("run ")

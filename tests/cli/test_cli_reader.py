@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +214,18 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     line = command(*typed.split()).mistake()
     assert re.search(says, line), line
     assert tree(desk) == before
+
+
+@pytest.mark.parametrize("action", ["tune run --reader cache", "statistics run"])
+def test_a_run_that_cannot_be_written_to_is_copied(
+    action: str, run_copy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    outcome = command("reader", *action.split())
+    assert outcome.code == 2 and "--out" not in outcome.err
+    assert outcome.err.endswith(
+        "cannot write to run; what a reader learns is saved in the run: copy the run, and name the copy\n"
+    )
 
 
 def test_what_was_made_for_other_weights_is_refused(command: Command, run_copy: Path) -> None:

@@ -84,6 +84,13 @@ def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
         SuiteFolder(desk / "other").check(runs)
 
 
+def test_a_dry_run_needs_no_folder_that_can_be_written_to(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(suite())
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
+    assert main(["reproduce", "suite.yaml"]) == 2
+
+
 # --- a run's trouble ---
 
 

@@ -111,6 +111,17 @@ def test_what_is_no_run_is_not_offered_to_be_resumed(config: RunConfig, quietly:
 # --- permissions ---
 
 
+def test_a_run_that_cannot_be_written_to_is_resumed_in_a_copy(
+    config: RunConfig, quietly: Train, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(stopped, tmp_path / "out"))
+    before, access = contents(out), os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out and access(path, mode))
+    with pytest.raises(UserError, match=r"cannot write to .*out; copy the run, and resume the copy$"):
+        quietly(config, out, mode="resume")
+    assert contents(out) == before
+
+
 @pytest.mark.parametrize("closed", ["checkpoints", "checkpoints/best-1"])
 def test_overwriting_removes_nothing_unless_all_of_it_can_go(
     config: RunConfig, quietly: Train, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str

@@ -57,7 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.jobs.launchers import launcher
     from backstory.papers.reproduction import Reproduction, failures
 
-    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes, args.seeds)
+    planned = Reproduction.plan(
+        args.suite, args.scale, args.out, args.only, args.known, args.minutes, args.seeds, args.dry_run
+    )
     if args.dry_run:
         jobs = planned.jobs()
         selected, budget = planned.selected(jobs), planned.budget(jobs, args.processes)

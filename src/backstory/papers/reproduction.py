@@ -66,11 +66,13 @@ class Reproduction:
         known: Sequence[Path] = (),
         minutes: float | None = None,
         seeds: Sequence[int] = (),
+        dry_run: bool = False,
     ) -> "Reproduction":
         """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError.
 
         With `minutes` each run is trained for that time, not for its epochs. With `seeds` only these are run, of the systems
-        `only` or of all; the suite may lack them. Seeds that were begun in the folder stay.
+        `only` or of all; the suite may lack them. Seeds that were begun in the folder stay. With `dry_run` the folder may be
+        one that cannot be written to.
         """
         suite, stem = load(name), Path(name).stem
         source = name if name != stem else f"suite {name}"
@@ -79,7 +81,7 @@ class Reproduction:
         if further := [*folder.seeds(), *((run.system, seed) for run in select(runs, only, suite) for seed in seeds)]:
             suite = with_seeds(suite, scale, further)
             runs = runs_of(suite, scale, source, minutes)
-        folder.check(runs)
+        folder.check(runs, dry_run)
         todo = select(runs, only, suite, seeds)
         known_runs, lines = take_over(known, suite, stem, scale, runs, todo, folder)
         _check_init_from(todo, runs, folder, known_runs)

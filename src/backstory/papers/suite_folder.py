@@ -127,9 +127,9 @@ class SuiteFolder:
         """Return True if all results of a run are there."""
         return all(command.done() for command in self.commands(run))
 
-    def check(self, runs: Sequence[SuiteRun]) -> None:
-        """Raise UserError unless the runs can begin or go on here; nothing is written."""
-        check_place(self.path, "reproduction")
+    def check(self, runs: Sequence[SuiteRun], dry_run: bool = False) -> None:
+        """Raise UserError unless the runs can begin or go on here, or be listed in a dry run; nothing is written."""
+        check_place(self.path, "reproduction", dry_run)
         others = [p for p in self.path.glob("*") if p.name != LOCK and not p.name.startswith(TEMPORARY)]
         if others and not any((self.path / name).is_file() for name in (SUITE, EARLIER_SUITE)):
             raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")

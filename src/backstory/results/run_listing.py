@@ -90,8 +90,8 @@ def reported_runs(folders: Iterable[Path]) -> list[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Return True if a folder holds the settings of a run."""
-    return (folder / CONFIG).is_file()
+    """Return True if a folder holds the settings of a run; False also for one that may not be entered."""
+    return os.path.isfile(folder / CONFIG)
 
 
 def summary(folder: Path, name: str) -> RunSummary:

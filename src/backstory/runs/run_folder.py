@@ -106,7 +106,8 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
     check_outside_runs(path)
-    check_writable(path)
+    copied = {"remedy": "copy the run, and resume the copy"} if mode == "resume" else {}
+    check_writable(path, **copied)
     for changed in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
         _check_permitted(changed, removed=mode == "overwrite")
 

@@ -22,15 +22,15 @@ LONGEST_ENDING = 200
 """Bytes of a name that follow the prefix, a process and a random number; `LONGEST_NAME` is for all."""
 
 
-def check_writable(folder: Path) -> None:
-    """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
+def check_writable(folder: Path, remedy: str = "choose another folder with --out") -> None:
+    """Raise UserError, with a remedy, unless the folder, or the nearest one above it that exists, can be written to."""
     check_utf8(folder.absolute())
     first = Path(*folder.parts[:1])
     if str(first).lower().startswith("hf:") and not first.exists():
         raise UserError(f"{folder} is the name of a model of Hugging Face (hf:...); choose another folder with --out")
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {nearest}; choose another folder with --out")
+        raise UserError(f"cannot write to {nearest}; {remedy}")
 
 
 def only_by_owner(path: Path) -> bool:

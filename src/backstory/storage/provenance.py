@@ -77,10 +77,14 @@ def command() -> str | None:
     return shlex.join([*start, *sys.argv[1:]]) if ours else None
 
 
-def check_place(folder: Path, kind: str) -> None:
-    """Raise UserError, before the work, unless a result of this kind can be written into the folder."""
+def check_place(folder: Path, kind: str, dry_run: bool = False) -> None:
+    """Raise UserError, before the work, unless a result of this kind can be written into the folder.
+
+    With `dry_run` the user need not be permitted to write.
+    """
     check_outside_runs(folder)
-    check_writable(folder)
+    if not dry_run:
+        check_writable(folder)
     check_replaceable(folder / RESULT, "another folder with --out")
     try:
         result = parse(read_small(folder / RESULT, inside=folder))

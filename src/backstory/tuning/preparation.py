@@ -179,7 +179,7 @@ def search_record(tuned: Tuned) -> dict[str, Any]:
 
 def _check_run(run: Run) -> None:
     run.check_as_trained("readers are prepared")
-    check_writable(saved_in(run))
+    check_writable(saved_in(run), "what a reader learns is saved in the run: copy the run, and name the copy")
 
 
 def _check_split(split: str) -> None:
