@@ -89,6 +89,21 @@ def test_an_interrupt_of_a_real_process(desk: Path, number: signal.Signals) -> N
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "backstory: interrupted\n")
 
 
+def test_an_interrupt_while_python_loads_the_program() -> None:
+    code = (
+        "import runpy, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'rich.console': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "runpy.run_module('backstory', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    # Python may end itself by the signal, for which a shell has the same number.
+    assert done.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert (done.stdout, done.stderr) == ("", "backstory: interrupted\n")
+
+
 def test_a_stop_while_training_saves_and_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Trainer._step
 
