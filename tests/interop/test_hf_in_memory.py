@@ -1,6 +1,7 @@
 """A transformers model in memory with its tokenizer is read like its saved folder, and stays unchanged."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import foreign
@@ -169,6 +170,28 @@ def _own_product(model: Any) -> Any:
     return model
 
 
+def _two_predictions(model: Any) -> Any:
+    """Predicts the next token and the one after it from two vectors of each token, as ProphetNet does."""
+
+    class Ahead(type(model)):
+        def forward(self, input_ids: Any = None, use_cache: bool = True) -> Any:
+            hidden = self.transformer(input_ids, use_cache=use_cache).last_hidden_state
+            return SimpleNamespace(logits=self.lm_head(torch.stack([hidden, hidden], 1))[:, 0])
+
+    model.__class__ = Ahead
+    return model
+
+
+def _no_float64(model: Any) -> Any:
+    """Has 64 bits, and a product that takes 32 at most, as those of experts are."""
+
+    def product(*inputs: Any) -> None:
+        raise RuntimeError("Expected mat_a to be Float32, got Double")
+
+    model.transformer.h[0].register_forward_pre_hook(product)
+    return model.double()
+
+
 def _learned_prompt(model: Any) -> Any:
     """Puts an embedding of its own before every text."""
     body = model.transformer.forward
@@ -193,6 +216,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"the output layer of .* is not a plain torch.nn.Linear \(Sequential\); leave that layer",
     ),
     "a head not called": (_own_product, "cannot be followed .its own code does not call that layer"),
+    "two predictions of a token": (_two_predictions, "reads other vectors than one for each token, as in models that"),
+    "64 bits": (_no_float64, r"cannot be read \(RuntimeError: Expected mat_a .*got Double\); load it in float32$"),
     "a learned prompt": (_learned_prompt, "gives 25 predictions for 24 tokens, as with prompts that are learned"),
     "two types of weights": (
         lambda model: model.transformer.h[0].double() and model,

@@ -56,7 +56,9 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
         if no_memory := out_of_memory(error):
             raise no_memory from None
         why = f"{type(error).__name__}: {first_line(error)[:100]}"
-        raise UserError(f"{name} cannot be read ({why}); give a model that reads token ids by itself") from None
+        wide = next(causal.parameters()).dtype == torch.float64  # some products are not written for it
+        remedy = "load it in float32" if wide else "give a model that reads token ids by itself"
+        raise UserError(f"{name} cannot be read ({why}); {remedy}") from None
     if plain.shape[1] != text.shape[1]:
         raise UserError(
             f"{name} gives {plain.shape[1]} predictions for {text.shape[1]} tokens, as with prompts that are learned; choose a "
@@ -154,6 +156,11 @@ def _settle_output(model: HuggingFaceModel, text: Tensor, plain: Tensor, name: s
         hidden, _ = model.body(text, caching=False)
     except OutputNotCalledError:
         raise UserError(_unfollowed(name, "its own code does not call that layer")) from None
+    if hidden.shape[:-1] != text.shape:
+        raise UserError(
+            f"the output layer of {name} reads other vectors than one for each token, as in models that predict several tokens "
+            "at once; choose a model that predicts the next token"
+        )
     logits = model.head(hidden)
     exact, _, last_bit = _tolerances(model)
     if torch.allclose(_log_probs(logits), plain, rtol=0, atol=last_bit * logits.abs().max().item()):
