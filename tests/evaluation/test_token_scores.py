@@ -65,7 +65,7 @@ def test_every_token_as_by_hand(
     torch.testing.assert_close(found.log_prob, prediction.log_prob(targets))
 
 
-def test_a_table_is_never_larger_than_allowed(
+def test_each_position_is_computed_once_in_tables_no_larger_than_allowed(
     prediction: Prediction, targets: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predictions, "TABLE", 3 * TYPES)
@@ -79,6 +79,7 @@ def test_a_table_is_never_larger_than_allowed(
     monkeypatch.setattr(type(prediction), "select", counted)
     token_scores(prediction, targets)
     assert max(sizes) == 3
+    assert sum(sizes) == BATCH * TIME
 
 
 def test_positions_that_are_not_scored_are_left_out(prediction: Prediction, targets: Tensor) -> None:
@@ -88,6 +89,16 @@ def test_positions_that_are_not_scored_are_left_out(prediction: Prediction, targ
         torch.testing.assert_close(getattr(some, name)[scored], getattr(every, name)[scored])
     assert some.log_prob[~scored].isnan().all() and some.entropy[~scored].isnan().all()
     assert not some.rank[~scored].any() and not some.candidates[~scored].any()
+
+
+def test_figures_of_no_position_have_the_dtype_and_the_candidates_of_all(
+    prediction: Prediction, targets: Tensor
+) -> None:
+    nothing = token_scores(prediction, targets, torch.zeros_like(targets, dtype=torch.bool), top=99)
+    every = token_scores(prediction, targets, top=99)
+    for name, value in vars(nothing).items():
+        assert (value.shape, value.dtype) == (getattr(every, name).shape, getattr(every, name).dtype)
+        assert value.isnan().all() if value.is_floating_point() else not value.any()
 
 
 def test_types_equally_likely_share_a_rank_and_impossible_ones_add_no_entropy() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backstory.models import Interpolation, Prediction, Tempered
 from backstory.models import prediction as module
+from backstory.models.positions import all_positions
 from backstory.models.prediction import Pointer
 
 BATCH, TIME = 2, 5
@@ -108,6 +109,13 @@ def test_tables_are_the_distributions_at_the_positions_in_turn(
     assert torch.equal(r, at[0]) and torch.equal(t, at[1])
     close(tables, prediction.log_probs()[at])
     assert not list(prediction.tables(at[0][:0], at[1][:0]))
+
+
+def test_all_positions_come_row_after_row() -> None:
+    assert [index.tolist() for index in all_positions(torch.zeros(2, 3, 5))] == [
+        [0, 0, 0, 1, 1, 1],
+        [0, 1, 2, 0, 1, 2],
+    ]
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from backstory.config.arguments import checked
 from backstory.models import Prediction
+from backstory.models.positions import all_positions
 
 
 @dataclass(frozen=True)
@@ -54,29 +55,34 @@ def token_scores(
     """
     if members is not None and (members.ndim != 1 or members.dtype != torch.long):
         raise TypeError("members must be a tensor (M,) of int64")
-    if scored is None:
-        scored = torch.ones_like(targets, dtype=torch.bool)
-    rows, times = torch.where(scored)
-    first = torch.zeros(1, dtype=torch.long, device=targets.device)
-    example = prediction.select(first, first).log_probs()
-    top = min(top, example.shape[-1])
-    missing = torch.full(targets.shape, torch.nan, dtype=example.dtype, device=targets.device)
-    scores = TokenScores(
-        missing,
-        torch.zeros_like(targets),
-        missing.clone(),
-        targets.new_zeros(*targets.shape, top),
-        missing[..., None].repeat(1, 1, top),
-        missing.clone(),
-    )
     members = targets.new_zeros(0) if members is None else members
+    rows, times = all_positions(targets) if scored is None else torch.where(scored)
+    scores = None
     for r, t, table in prediction.tables(rows, times):
+        scores = scores or _not_scored(targets, table, top)
         own = table.gather(1, targets[r, t, None])
         scores.log_prob[r, t] = own[:, 0]
         scores.rank[r, t] = 1 + (table > own).sum(1)
         if top:
-            scores.candidate_log_probs[r, t], scores.candidates[r, t] = table.topk(top)
+            scores.candidate_log_probs[r, t], scores.candidates[r, t] = table.topk(scores.candidates.shape[2])
         scores.log_mass[r, t] = table[:, members].logsumexp(1)
         # A type that is impossible adds nothing: 0 log 0 = 0.
         scores.entropy[r, t] = -table.exp().mul_(table.clamp_min_(torch.finfo(table.dtype).min)).sum(1)
+    if scores is None:  # one position says the dtype and V, although none is scored
+        first = torch.zeros(1, dtype=torch.long, device=targets.device)
+        scores = _not_scored(targets, prediction.select(first, first).log_probs(), top)
     return scores
+
+
+def _not_scored(targets: Tensor, table: Tensor, top: int) -> TokenScores:
+    """Return the figures of targets (B, T) of which none is scored, in the dtype of a table (..., V) and with min(top, V)."""
+    top = min(top, table.shape[-1])
+    missing = torch.full(targets.shape, torch.nan, dtype=table.dtype, device=targets.device)
+    return TokenScores(
+        log_prob=missing,
+        rank=torch.zeros_like(targets),
+        entropy=missing.clone(),
+        candidates=targets.new_zeros(*targets.shape, top),
+        candidate_log_probs=missing[..., None].repeat(1, 1, top),
+        log_mass=missing.clone(),
+    )

@@ -18,7 +18,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from backstory.interop.hf_cache import Layout
 from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
 from backstory.models.kernels.linear_log_prob import CHUNK
-from backstory.models.prediction import scored_once, steps_at
+from backstory.models.positions import steps_at
+from backstory.models.prediction import scored_once
 
 WHOLE = 1024
 """Maximum context of a model without a usable cache, unless its settings say less, because every block rereads it."""

@@ -20,7 +20,8 @@ from torch import Tensor
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import ScoredTargets, linear_log_prob
-from backstory.models.state import check_device, check_ids
+from backstory.models.positions import all_positions, in_pieces, steps_at
+from backstory.models.state import check_ids
 
 P = TypeVar("P", bound="Prediction")
 TABLE = 1 << 22
@@ -124,12 +125,12 @@ class Prediction(ABC):
 
         A table is (n, V), of at most 2^22 elements or of one row, computed under the caller's autocast.
         """
-        begin, count = 0, 1
-        while begin < len(rows):
-            r, t = rows[begin : begin + count], times[begin : begin + count]
-            table = self.select(r, t).log_probs()[:, 0]
-            yield r, t, table
-            begin, count = begin + len(r), max(1, TABLE // table.shape[1])
+
+        def table_of(piece: slice) -> tuple[Tensor]:
+            return (self.select(rows[piece], times[piece]).log_probs()[:, 0],)
+
+        for piece, (table,) in in_pieces(len(rows), TABLE, table_of):
+            yield rows[piece], times[piece], table
 
     @checked(temperature=1e-30)
     def tempered(self, temperature: float) -> "Prediction":
@@ -322,10 +323,9 @@ class Tempered(Prediction):
             return self.inner.log_prob(targets)
         if isinstance(self.inner, Softmax):
             return self.inner.tempered(self.temperature).log_prob(targets)
-        rows, times = (index.flatten() for index in torch.where(torch.ones_like(targets, dtype=torch.bool)))
         pieces = [
             torch.log_softmax(table / self.temperature, 1).gather(1, targets[r, t][:, None])
-            for r, t, table in self.inner.tables(rows, times)
+            for r, t, table in self.inner.tables(*all_positions(targets))
         ]
         return torch.cat(pieces).view(targets.shape)
 
@@ -376,18 +376,6 @@ def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
     the logit is not needed again, and its gradient goes through log p.
     """
     return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
-
-
-def steps_at(x: Tensor, rows: Tensor, times: Tensor) -> Tensor:
-    """Return x[rows, times] (N, ...) of x (B, T, ...) as N texts of one step (N, 1, ...).
-
-    Raises ValueError for an index on another device than x, unless that is the CPU: with one on "meta", torch would read
-    memory that was never written.
-    """
-    for name, index in (("rows", rows), ("times", times)):
-        if index.device != x.device and index.device.type != "cpu":
-            check_device(name, index, x)
-    return x[rows, times].unsqueeze(1)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from backstory.models import Prediction
-from backstory.models.prediction import scored_once, steps_at
+from backstory.models.positions import steps_at
+from backstory.models.prediction import scored_once
 from backstory.readers.counted_text import CountedText, CountedTexts
 
 

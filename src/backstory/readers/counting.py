@@ -14,7 +14,8 @@ from torch import Tensor
 from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
-from backstory.models.prediction import scored_once, steps_at
+from backstory.models.positions import steps_at
+from backstory.models.prediction import scored_once
 from backstory.readers.adaptive_counts import AdaptiveCounts, ByLength, log_tensor
 from backstory.readers.base import Reader
 from backstory.readers.counted_text import CountedTexts, Smoothing

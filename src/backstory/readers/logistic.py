@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backstory.models import Prediction
 from backstory.models.kernels.linear_log_prob import CHUNK
-from backstory.models.prediction import steps_at
+from backstory.models.positions import steps_at
 from backstory.readers.adaptive_counts import ByLength
 
 LEAST = 1e-30

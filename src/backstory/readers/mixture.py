@@ -22,7 +22,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, LanguageModel, Prediction, clone
-from backstory.models.prediction import steps_at
+from backstory.models.positions import steps_at
 from backstory.readers.base import Block, Reader, joint_block, joint_capabilities
 from backstory.readers.gate import GateInputs, first_gate, gate_inputs, gates_along
 from backstory.readers.kind import ReaderKind

@@ -9,6 +9,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
+from backstory.models.positions import all_positions
 from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind
 
@@ -41,10 +42,9 @@ class TemperatureScorer:
         self.totals = torch.zeros(len(self.points), dtype=torch.float64, device=device)
 
     def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        steps = torch.arange(block.targets.shape[1], device=block.targets.device)
         with self.inner.precision.context(block.targets.device):
-            for _, times, table in prediction.tables(torch.zeros_like(steps), steps):
-                own = table.gather(1, block.targets[0, times, None]).squeeze(1)
+            for rows, times, table in prediction.tables(*all_positions(block.targets)):
+                own = table.gather(1, block.targets[rows, times, None]).squeeze(1)
                 for i, point in enumerate(self.points):
                     scores = own / point.temperature - torch.logsumexp(table / point.temperature, 1)
                     self.totals[i] -= scores.double().sum()
