@@ -14,7 +14,7 @@ from tiers import several
 
 from backstory.config.readers import MixtureSettings
 from backstory.evaluation import read
-from backstory.models import Interpolation
+from backstory.models import Interpolation, Softmax
 from backstory.readers import Reader, StaticReader
 from backstory.readers.gate import fixed_weights, gate_inputs
 from backstory.readers.mixture import MixtureReader, MixtureScorer
@@ -86,6 +86,19 @@ def test_a_gate_that_learns_nothing_is_the_fixed_mixture(domain: str) -> None:
     ids = text(80, 2)
     expected = read(stack(), ids, FIRST).nats
     assert read(MixtureReader(stack(), gate(0.0, domain)), ids, FIRST).nats == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("domain", ["linear", "logistic"])
+def test_whole_distributions_are_computed_once_at_each_position(domain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, log_probs = [], Softmax.log_probs
+
+    def count(self: Softmax) -> torch.Tensor:
+        sizes.append(self.hidden.shape[0] * self.hidden.shape[1])
+        return log_probs(self)
+
+    monkeypatch.setattr(Softmax, "log_probs", count)
+    read(MixtureReader(stack(), gate(0.3, domain)), text(80, 2), FIRST, block=40)
+    assert sum(sizes) == 80
 
 
 def test_readers_of_several_models_begin_with_equal_weights() -> None:

@@ -17,7 +17,8 @@ from backstory.config.readers import CacheSettings, MixtureSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.readers import Reader, StaticReader
 from backstory.readers.counting import CountingReader, ppm_counts
-from backstory.readers.mixture import MixtureReader, MixtureScorer, weights_along
+from backstory.readers.mixture import MixtureReader, MixtureScorer
+from backstory.readers.mixture_weights import weights_along
 from backstory.readers.neural_cache import NeuralCache
 from backstory.tuning.reader_search import score_grid
 

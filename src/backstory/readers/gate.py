@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import Prediction
+from backstory.models.positions import all_positions
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,30 @@ def gate_inputs(experts: Sequence[Prediction], shares: Tensor, sizes: Sequence[i
 
     The predictions are those of several readers, so many of each.
     """
-    rows, steps = shares.shape[:2]
-    positions = torch.cartesian_prod(*(torch.arange(n, device=shares.device) for n in (rows, steps))).t()
-    sure = [value for expert in experts for value in _sureness(expert, positions)]
-    features = torch.stack([torch.ones_like(sure[0]), *sure], 1).view(rows, steps, -1)
+    positions = all_positions(shares)
+    sure = [torch.cat([_sureness(table.exp()) for _, _, table in expert.tables(*positions)]) for expert in experts]
+    return GateInputs(log_fixed_weights(shares, sizes), _features([each.view(*shares.shape[:2], 2) for each in sure]))
+
+
+def gate_features(probabilities: Sequence[Tensor]) -> np.ndarray:
+    """Return the features (B, t, F) at some steps from the probabilities (B, t, V) of K predictions there."""
+    return _features([_sureness(p) for p in probabilities])
+
+
+def _features(sure: Sequence[Tensor]) -> np.ndarray:
+    """Return the features (B, t, F) from the `_sureness` (B, t, 2) of K predictions."""
+    return torch.cat([torch.ones_like(sure[0][..., :1]), *sure], -1).double().cpu().numpy()
+
+
+def _sureness(p: Tensor) -> Tensor:
+    """Return the entropy of distributions (..., V) as a share of the largest, and their largest probability: (..., 2)."""
+    return torch.stack([torch.special.entr(p).sum(-1) / math.log(p.shape[-1]), p.amax(-1)], -1).float()
+
+
+def log_fixed_weights(shares: Tensor, sizes: Sequence[int]) -> np.ndarray:
+    """Return log l (B, T, K) of `fixed_weights`."""
     with np.errstate(divide="ignore"):
-        log_shares = np.log(fixed_weights(shares, sizes).double().cpu().numpy())
-    return GateInputs(log_shares, features.double().cpu().numpy())
+        return np.log(fixed_weights(shares, sizes).double().cpu().numpy())
 
 
 def fixed_weights(shares: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -65,16 +83,6 @@ def fixed_weights(shares: Tensor, sizes: Sequence[int]) -> Tensor:
             left = left * (1 - own[..., k])
         weights += [left, *reversed(parts)]
     return torch.stack(weights, 2) / len(sizes)
-
-
-def _sureness(prediction: Prediction, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the entropy of a prediction as a share of the largest, and its largest probability, at positions (2, N)."""
-    pieces = []
-    for _, _, table in prediction.tables(*positions):
-        p = table.exp()
-        pieces.append((torch.special.entr(p).sum(1) / math.log(p.shape[1]), p.amax(1)))
-    entropy, largest = (torch.cat(values).float() for values in zip(*pieces, strict=True))
-    return entropy, largest
 
 
 def gates_along(scores: np.ndarray, inputs: GateInputs, gate: np.ndarray, rate: Any) -> tuple[np.ndarray, np.ndarray]:

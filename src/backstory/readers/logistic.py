@@ -7,15 +7,16 @@ with a = 1. The others are (1 - l) P_1 + l P_k with the own share l of a reader,
 nothing, and a product would rule them out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from backstory.models import Prediction
 from backstory.models.kernels.linear_log_prob import CHUNK
-from backstory.models.positions import steps_at
+from backstory.models.positions import all_positions, in_pieces, steps_at
 from backstory.readers.adaptive_counts import ByLength
 
 LEAST = 1e-30
@@ -51,14 +52,17 @@ class TablePrediction(Prediction):
         return {"p": self.inner}
 
 
+Weigh = Callable[[slice, Sequence[Tensor]], Tensor]
+"""Return the weights v (R, t, K) of the linear mixture at the next t steps, from the K predictions' probabilities (B, t, V)
+there. R is B, or any number of mixtures of one text."""
+
+
 @dataclass(frozen=True)
 class Factors:
     """The E factors of the product: the linear mixture of K predictions, and each of these interpolated with the first."""
 
     predictions: Sequence[Prediction]
     """Of shape (B, T) over V words."""
-    weights: Tensor
-    """(R, T, K): v, the weights of the linear mixture; R is B, or any number of mixtures of one text."""
     shares: Tensor
     """(B, T, K): l of every prediction; 1: it stands alone."""
     by_length: bool = False
@@ -66,42 +70,44 @@ class Factors:
     context: str = "none"
     """Choice of the set of weights: by `none`, `entropy` or `length`."""
 
-    def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield log E (t, R, E, V) and the number of the set (t, R), a few steps at a time."""
-        rows, steps = self.shares.shape[:2]
-        size, begin = 1, 0
-        while begin < steps:
-            end = min(begin + size, steps)
-            index = torch.arange(rows, device=self.shares.device).repeat_interleave(end - begin)
-            logs, sets = self._at(index, begin, end)
-            yield logs, sets
-            begin, size = end, max(1, CHUNK // logs[0].numel())
+    def pieces(self, weigh: Weigh) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """Yield some steps at a time, in order, with log E (t, R, E, V) there and the number of the set (t, R)."""
+        return in_pieces(self.shares.shape[1], CHUNK, partial(self._at, weigh))
 
-    def _at(self, rows: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        device, shape = self.shares.device, (self.shares.shape[0], end - begin)
-        times = torch.arange(begin, end, device=device).repeat(shape[0])
-        whole = end - begin == self.shares.shape[1]
-        v, shares = self.weights[:, begin:end, :, None], self.shares[:, begin:end, :, None]
-        linear, first, factors, known = torch.zeros((), device=device), None, [], None
-        for k, prediction in enumerate(self.predictions):
-            part = prediction if whole else prediction.select(rows, times)
-            tables, lengths = self._tables(part)
-            dtype = tables[-1].dtype if first is None else first.dtype
-            tables = [table.view(*shape, -1).to(dtype) for table in tables]
-            known = lengths.view(shape) if lengths is not None else known
-            first = tables[-1] if first is None else first
-            linear = linear + v[:, :, k] * tables[-1]
-            share = shares[:, :, k].to(dtype)
-            factors += [torch.lerp(first, table, share) if k else table for table in tables]
-        logs = torch.stack([linear, *(factor.expand_as(linear) for factor in factors)], 2).clamp_min_(LEAST).log_()
-        return logs.transpose(0, 1), self._sets(logs[:, :, 0], known).t()
+    def _at(self, weigh: Weigh, steps: slice) -> tuple[Tensor, Tensor]:
+        tables, lengths = self._tables(steps)
+        first, shares = tables[0][-1], self.shares[:, steps, :, None]
+        v = weigh(steps, [of_prediction[-1] for of_prediction in tables])[..., None]
+        linear = torch.zeros((), device=first.device)
+        for k, of_prediction in enumerate(tables):
+            linear = linear + v[:, :, k] * of_prediction[-1]
+        for k in range(1, len(tables)):
+            share = shares[:, :, k].to(first.dtype)
+            tables[k] = [torch.lerp(first, table, share) for table in tables[k]]
+        factors = [table.expand_as(linear) for of_prediction in tables for table in of_prediction]
+        logs = torch.stack([linear, *factors], 2).clamp_min_(LEAST).log_()
+        return logs.transpose(0, 1), self._sets(logs[:, :, 0], lengths).t()
 
-    def _tables(self, prediction: Prediction) -> tuple[Sequence[Tensor], Tensor | None]:
-        """Return the probabilities of all words, of each length of context, and the longest length known, if there are any."""
-        if (self.by_length or self.context == "length") and isinstance(prediction, ByLength):
-            log_probs, lengths = prediction.log_probs_by_length()
-            return [*(log_probs if self.by_length else log_probs[-1:]).exp()], lengths
-        return [prediction.log_probs().exp()], None
+    def _tables(self, steps: slice) -> tuple[list[Sequence[Tensor]], Tensor | None]:
+        """Return the probabilities (B, t, V) of each prediction, several by the lengths of its contexts, and the longest known.
+
+        The longest lengths (B, t) are those of the last prediction that has any.
+        """
+        shares = self.shares[:, steps]
+        rows, times = all_positions(shares)
+        tables, lengths, dtype = [], None, None
+        for prediction in self.predictions:
+            if shares.shape != self.shares.shape:
+                prediction = prediction.select(rows, times + steps.start)
+            if (self.by_length or self.context == "length") and isinstance(prediction, ByLength):
+                log_probs, known = prediction.log_probs_by_length()
+                lengths = known.view(shares.shape[:2])
+                of_prediction = [*(log_probs if self.by_length else log_probs[-1:]).exp()]
+            else:
+                of_prediction = [prediction.log_probs().exp()]
+            dtype = dtype or of_prediction[-1].dtype
+            tables.append([table.view(*shares.shape[:2], -1).to(dtype) for table in of_prediction])
+        return tables, lengths
 
     def _sets(self, linear: Tensor, lengths: Tensor | None) -> Tensor:
         if self.context == "entropy":
@@ -133,21 +139,21 @@ class Mixed:
 
 
 @torch.no_grad()
-def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor | float) -> Mixed:
+def mix(factors: Factors, weigh: Weigh, targets: Tensor, weights: Tensor | None, step: Tensor | float) -> Mixed:
     """Mix a block, and learn after each position from its target; targets (R, T); `step` may be (R, 1).
 
-    The weights (R, S, E) are those before it, None at the beginning of a text.
+    The weights (R, S, E) are those before it, None at the beginning of a text. `weigh` sets those of the linear mixture.
     """
-    tables, begin, last = [], 0, ()
+    tables, last = [], ()
     # Once, and on the device: an index on the CPU would be copied there at every token.
     rows = torch.arange(len(targets), device=targets.device)
-    for logs, sets in factors.pieces():
+    for steps, (logs, sets) in factors.pieces(weigh):
         if weights is None:
             weights = logs.new_zeros(len(targets), SETS[factors.context], logs.shape[2])
             weights[..., 0] = 1
-        elif not begin:
+        elif not steps.start:
             weights = weights.clone()
-        gold = targets[:, begin : begin + len(logs)].t()
+        gold = targets[:, steps].t()
         with torch.autocast(logs.device.type, enabled=False):  # a model's precision is not that of its probabilities
             for log, each, target in zip(logs, sets, gold, strict=True):
                 a = weights[rows, each]
@@ -156,7 +162,6 @@ def mix(factors: Factors, targets: Tensor, weights: Tensor | None, step: Tensor 
                 weights[rows, each] = a + step * (_at(log, rows, target) - expected)
                 tables.append(scores)
                 last = log, each, a, expected
-        begin += len(logs)
     assert weights is not None
     return Mixed(torch.stack(tables, 1), weights, last)
 

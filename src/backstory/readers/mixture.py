@@ -24,9 +24,10 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, LanguageModel, Prediction, clone
 from backstory.models.positions import steps_at
 from backstory.readers.base import Block, Reader, joint_block, joint_capabilities
-from backstory.readers.gate import GateInputs, first_gate, gate_inputs, gates_along
+from backstory.readers.gate import GateInputs, gate_inputs, log_fixed_weights
 from backstory.readers.kind import ReaderKind
-from backstory.readers.logistic import Factors, Mixed, TablePrediction, mix
+from backstory.readers.logistic import Factors, Mixed, TablePrediction, Weigh, mix
+from backstory.readers.mixture_weights import BlockWeights, Weighing, to_tensor
 
 SHARES = (1e-5, 1e-4, 5e-4, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -64,34 +65,6 @@ class WeightedMixture(Prediction):
     def parts(self) -> dict[str, Any]:
         """Return the first reader's prediction, `p`, the `experts`, and their `log_weights`."""
         return {"p": self.inner, "experts": self.experts, "log_weights": self.log_weights}
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """How weights follow from the words before; each setting is a number, or (R, 1) for R mixtures of one text."""
-
-    by_gate: bool
-    share: Any
-    rate: Any
-    gate_rate: Any
-
-    @classmethod
-    def of(cls, points: Sequence[MixtureSettings]) -> Self:
-        """Return the weighing of one mixture for each of these settings."""
-        settings = ([[getattr(point, name)] for point in points] for name in ("share", "rate", "gate_rate"))
-        return cls(points[0].weights == "gate", *map(np.array, settings))
-
-    def start(self, rows: int, experts: int) -> np.ndarray:
-        """Return the state before the first position: weights (R, K), or the gate (R, 2, K, F)."""
-        return first_gate(rows, experts) if self.by_gate else np.full((rows, experts), 1 / experts)
-
-    def along(
-        self, scores: np.ndarray, on: np.ndarray, inputs: GateInputs | None, state: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights at each position (R, T, K), and the state after the last."""
-        if inputs is not None:
-            return gates_along(scores, inputs, state, self.gate_rate)
-        return weights_along(scores, on, state, self.share, self.rate)
 
 
 class MixtureReader(Reader):
@@ -143,22 +116,21 @@ class MixtureReader(Reader):
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
         single = tokens.shape[1] == 1
         scores = np.zeros((len(tokens), 1, len(experts))) if single else self.scores_of(experts, following)
-        inputs = self.inputs(experts, shares)
-        weights, _ = self._weighing.along(scores, on, inputs, self._weights)
-        linear = WeightedMixture(
-            predictions[0].activations, experts, _tensor(_log(weights), tokens.device), predictions[0]
-        )
         if self.settings.domain == "linear":
+            inputs = self.inputs(experts, shares)
+            weights, _ = self._weighing.along(scores, on, inputs, self._weights)
             self._pending = _Pending(following, experts, on, scores, inputs)
-            return linear
-        factors = factors_of(self.settings, experts, _tensor(weights, tokens.device), shares)
-        mixed = self._mix(factors, following)
-        self._pending = _Pending(following, experts, on, scores, inputs, factors, mixed)
-        return TablePrediction(linear.activations, mixed.table, predictions[0])
+            log_weights = to_tensor(_log(weights), tokens.device)
+            return WeightedMixture(predictions[0].activations, experts, log_weights, predictions[0])
+        weights = BlockWeights(self._weighing, scores, on, self.log_shares(shares), self._weights)
+        factors = factors_of(self.settings, experts, shares)
+        mixed = self._mix(factors, weights.follow, following)
+        self._pending = _Pending(following, experts, on, scores, weights.inputs(), factors, mixed)
+        return TablePrediction(predictions[0].activations, mixed.table, predictions[0])
 
-    def _mix(self, factors: Factors, targets: Tensor) -> Mixed:
+    def _mix(self, factors: Factors, weigh: Weigh, targets: Tensor) -> Mixed:
         with self.precision.context(targets.device):
-            return mix(factors, targets, self._exponents, self.settings.step)
+            return mix(factors, weigh, targets, self._exponents, self.settings.step)
 
     def observe(self, targets: Tensor) -> None:
         if self._pending is not None:
@@ -180,7 +152,8 @@ class MixtureReader(Reader):
         if block.factors is not None and block.mixed is not None:
             mixed = block.mixed
             if not known:
-                mixed = self._mix(replace(block.factors, weights=_tensor(along, targets.device)), targets)
+                weights = to_tensor(along, targets.device)
+                mixed = self._mix(block.factors, lambda steps, _: weights[:, steps], targets)
             self._exponents = mixed.relearned(targets[:, -1], self.settings.step)
 
     def scores_of(self, experts: Sequence[Prediction], targets: Tensor) -> np.ndarray:
@@ -194,6 +167,10 @@ class MixtureReader(Reader):
             return None
         with self.precision.context(shares.device):
             return gate_inputs(experts, shares, self._sizes)
+
+    def log_shares(self, shares: Tensor) -> np.ndarray | None:
+        """Return the logs (B, T, K) of the fixed weights that a gate starts from; None without a gate."""
+        return log_fixed_weights(shares, self._sizes) if self._weighing.by_gate else None
 
     def snapshot(self) -> Any:
         linear = [reader.snapshot() for reader in self.readers], torch.from_numpy(self._weights.copy())
@@ -275,33 +252,9 @@ def taking_part(shares: Tensor) -> np.ndarray:
     return (shares > 0).cpu().numpy()
 
 
-def factors_of(settings: MixtureSettings, experts: Sequence[Prediction], weights: Tensor, shares: Tensor) -> Factors:
-    """Return the factors of the product; weights of the sum (R, T, K)."""
-    return Factors(experts, weights, shares, settings.lengths, settings.context)
-
-
-def weights_along(
-    scores: np.ndarray, on: np.ndarray, weights: np.ndarray, share: Any, rate: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights v at each position (R, T, K), which sum to one, and those after the last (R, K).
-
-    Log-probabilities of the targets (R, T, K); `on` (R, T, K): one that takes no part keeps its weight for later. Weights
-    before the first position (R, K); share and rate may be (R, 1).
-    """
-    along, experts = np.empty(scores.shape), weights.shape[1]
-    for t in range(scores.shape[1]):
-        active = weights * on[:, t]
-        total = active.sum(1, keepdims=True)
-        along[:, t] = active / total
-        fit = np.where(on[:, t], rate * scores[:, t], -np.inf)
-        likelier = active * np.exp(fit - fit.max(1, keepdims=True))
-        learned = np.where(on[:, t], likelier * (total / likelier.sum(1, keepdims=True)), weights)
-        weights = (1 - share) * learned + share / experts
-    return along, weights
-
-
-def _tensor(weights: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(weights.astype(np.float32)).to(device)
+def factors_of(settings: MixtureSettings, experts: Sequence[Prediction], shares: Tensor) -> Factors:
+    """Return the factors of the product."""
+    return Factors(experts, shares, settings.lengths, settings.context)
 
 
 def _log(weights: np.ndarray) -> np.ndarray:
@@ -331,17 +284,18 @@ class MixtureScorer:
         scores, on = self.reader.scores_of(experts, block.targets), taking_part(shares)
         shape = (len(self.points), *scores.shape[1:])
         scores, on = np.broadcast_to(scores, shape), np.broadcast_to(on, shape)
-        inputs = self.reader.inputs(experts, shares)
-        inputs = None if inputs is None else inputs.rows(len(self.points))
-        along, self._weights = self._weighing.along(scores, on, inputs, self._weights)
         if self.points[0].domain == "linear":
+            inputs = self.reader.inputs(experts, shares)
+            inputs = None if inputs is None else inputs.rows(len(self.points))
+            along, self._weights = self._weighing.along(scores, on, inputs, self._weights)
             self._nats -= np.logaddexp.reduce(_log(along) + scores, 2).sum(1)
             return
         device, targets = block.tokens.device, block.targets.expand(len(self.points), -1)
-        factors = factors_of(self.points[0], experts, _tensor(along, device), shares)
+        weights = BlockWeights(self._weighing, scores, on, self.reader.log_shares(shares), self._weights)
+        factors = factors_of(self.points[0], experts, shares)
         with self.reader.precision.context(device):
-            mixed = mix(factors, targets, self._exponents, _tensor(self._step, device))
-        self._exponents = mixed.weights
+            mixed = mix(factors, weights.follow, targets, self._exponents, to_tensor(self._step, device))
+        self._weights, self._exponents = weights.state, mixed.weights
         self._nats -= mixed.table.gather(2, targets[..., None]).double().sum((1, 2)).cpu().numpy()
 
     def scores(self) -> list[tuple[MixtureSettings, float]]:
