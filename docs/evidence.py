@@ -3,11 +3,9 @@
 The verdict on a run with another protocol than the paper's says so, and is never "no".
 """
 
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,26 +20,22 @@ from evidence_cells import (
     scores_cell,
     seeds_cell,
 )
-from planned_systems import PAPERS, PlannedSystem, not_run, planned_systems, suite_of, suite_runs
-from protocols import NOT_RECORDED, depends_on_tags, differences, length, other_tags, size
+from paper_runs import SCALES, PaperRuns
+from planned_systems import PAPERS, PlannedSystem, not_run, planned_systems
+from protocols import depends_on_tags, other_tags
 
-from backstory.config import RunConfig, UserError, plural
+from backstory.config import RunConfig
 from backstory.config.formats import MISSING
-from backstory.config.strict import from_saved
 from backstory.papers.claims import AUDIT_FAILED, published_gain
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, context_cost
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_finding, examines
-from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
-from backstory.papers.plan import fingerprints
-from backstory.papers.suite import Claim, FindingCheck, PlannedReading, Scale, Suite, System, names
-from backstory.papers.suite_jobs import DONE
-from backstory.papers.suite_result import protocol_of, protocols
-from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
+from backstory.papers.paper import PrintedItem, PublishedValue
+from backstory.papers.suite import Claim, FindingCheck, PlannedReading, Scale, Suite
+from backstory.papers.suite_result import protocol_of
+from backstory.results import EvaluationFigures, TruncationFigures, result_or_none
 from backstory.results.examination_record import CACHE
-from backstory.results.reproduction_record import ClaimRecord, FindingRecord, ProtocolRecord, SystemRecord
+from backstory.results.reproduction_record import ClaimRecord, FindingRecord, SystemRecord
 from backstory.results.suite_run_record import MeasuredRecord, RunRecord
-
-SCALES: tuple[Scale, ...] = ("small", "full")
 
 
 @dataclass(frozen=True)
@@ -63,64 +57,40 @@ class EvidenceRow:
 def evidence(folder: Path) -> list[EvidenceRow]:
     """Return the table from the result files of a folder: `reproduce-*.json`, and single runs of published models."""
     results = [result for path in sorted(folder.glob("*.json")) if (result := result_or_none(path))]
-    return [row for name in PAPERS for row in _Evidence(name, results).rows()]
+    return [row for name in PAPERS for row in _Evidence(PaperRuns(name, results)).rows()]
 
 
 @dataclass(frozen=True)
 class _Evidence:
     """The rows of one paper."""
 
-    name: str
-    results: Sequence[Result]
-
-    @cached_property
-    def paper(self) -> Paper:
-        return paper(self.name)
-
-    @cached_property
-    def suites(self) -> dict[str, Suite]:
-        """Return the suites about the paper, then those about others with a reading beside one of its values."""
-        suites = {name: suite_of(name) for name in names()}
-        about = {name: suite for name, suite in suites.items() if self.name in suite.papers}
-        return about | {name: suite for name, suite in suites.items() if any(map(self._beside, suite.systems))}
-
-    @cached_property
-    def plans(self) -> dict[tuple[str, Scale], list[PlannedSystem]]:
-        """Return the systems of each suite at each scale."""
-        return {(name, scale): planned_systems(name, scale) for name in self.suites for scale in SCALES}
-
-    @cached_property
-    def reproductions(self) -> dict[tuple[str, str], ReproductionFigures]:
-        figures = [result.figures for result in self.results if isinstance(result.figures, ReproductionFigures)]
-        return {(f.suite, f.scale): f for f in figures if f.suite in self.suites}
+    runs: PaperRuns
 
     def rows(self) -> Iterator[EvidenceRow]:
         yield from self._table_rows()
-        for name, suite in self.suites.items():
-            for claim in (c for c in suite.claims if c.where and c.paper in ("", self.name)):
+        for name, suite in self.runs.suites.items():
+            for claim in (c for c in suite.claims if c.where and c.paper in ("", self.runs.name)):
                 yield from self._claim_rows(name, suite, claim)
         yield from self._finding_rows()
-        yield from map(self._item_row, self.paper.items)
-
-    def _is_about(self, suite: str) -> bool:
-        return self.name in self.suites[suite].papers
+        yield from map(self._item_row, self.runs.paper.items)
 
     # --- rows of tables ---
 
     def _table_rows(self) -> Iterator[EvidenceRow]:
         """Yield a line for each row of a printed table, at each scale of a suite and for other runs of its model."""
-        judged = {value for finding in self.paper.findings.values() for value in finding.values}
+        judged = {value for finding in self.runs.paper.findings.values() for value in finding.values}
         printed: dict[tuple[str, str], dict[str, PublishedValue]] = {}
-        for key, value in self.paper.values.items():
+        for key, value in self.runs.paper.values.items():
             if key not in judged:
                 name = value.row if value.metric in SCORES else key
                 printed.setdefault((value.where, name), {})[key] = value
         for (where, name), values in printed.items():
             item, in_suite = f"{where}: {re.sub(r'table-[0-9]-', '', name)}", False
-            for (suite, scale), plans in self.plans.items():
+            for (suite, scale), plans in self.runs.plans.items():
                 for plan in plans:
-                    if readings := {k: r for k, r in self._beside(plan.system).items() if k in values}:
-                        row, about = self._table_row(item, values, suite, scale, plan, readings), self._is_about(suite)
+                    if readings := {k: r for k, r in self.runs.printed_readings(plan.system).items() if k in values}:
+                        row = self._table_row(item, values, suite, scale, plan, readings)
+                        about = self.runs.is_about(suite)
                         # What a suite about another paper has not run is not listed: one about this paper has it, too.
                         if about or row.ours != MISSING:
                             in_suite = True
@@ -134,7 +104,7 @@ class _Evidence:
         self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: PlannedSystem,
         readings: Mapping[str, PlannedReading],
     ) -> EvidenceRow:  # fmt: skip
-        figures = self.reproductions.get((suite, scale))
+        figures = self.runs.reproductions.get((suite, scale))
         systems = figures.systems if figures else ()
         records: dict[str, SystemRecord] = {}
         for key, reading in readings.items():
@@ -144,8 +114,8 @@ class _Evidence:
         if not records:
             return self._row(item, "", scale, "", printed_cell(values), "", not_run([plan], scale))
         first = next(iter(records.values()))
-        protocol = self._protocol(suite, scale, plan)
-        departures = self._departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
+        protocol = self.runs.protocol(suite, scale, plan)
+        departures = self.runs.departures(suite, scale, plan, protocol, first.parameters, len(first.seeds))
         departures += _of_readings(readings[key] for key in records)
         ours = {key: (record.mean, record.deviation) for key, record in records.items()}
         seeds = seeds_cell(first.seeds, first.planned_seeds)
@@ -163,7 +133,7 @@ class _Evidence:
         """Yield a line for each run outside of suites that has the model of a system and one of its readings."""
         runs: dict[str, dict[str, EvaluationFigures]] = {}
         configs: dict[str, RunConfig] = {}
-        for result, config in self._runs_of_model(plan) if scale == "full" else ():
+        for result, config in self.runs.single_runs_of(plan) if scale == "full" else ():
             if isinstance(figures := result.figures, EvaluationFigures):
                 run = f"{config} {result.provenance.weights}"
                 for key in (key for key, reading in readings.items() if _is_reading(figures, reading, config)):
@@ -173,30 +143,13 @@ class _Evidence:
             scores = {
                 k: f.perplexity if values[k].metric == "perplexity" else f.bits_per_token for k, f in read.items()
             }
-            departures = self._departures(suite, scale, plan, protocol_of(configs[run], None), None, 1)
+            departures = self.runs.departures(suite, scale, plan, protocol_of(configs[run], None), None, 1)
             departures += _of_readings(readings[key] for key in read)
             verdict = score_verdict(values, scores, bool(departures))
             if any(figures.audit is not None and not figures.audit.passed for figures in read.values()):
                 verdict = AUDIT_FAILED
             ours = scores_cell(values, {key: (score, None) for key, score in scores.items()})
             yield self._row(item, protocol_cell(departures), scale, "1", printed_cell(values), ours, verdict)
-
-    @cached_property
-    def _single_runs(self) -> list[tuple[Result, RunConfig]]:
-        """Return the readings and truncations outside of suites, with the settings of their runs."""
-        runs = []
-        for result in self.results:
-            if isinstance(result.figures, EvaluationFigures | TruncationFigures) and result.provenance.config:
-                with contextlib.suppress(UserError):
-                    runs.append((result, from_saved(RunConfig, result.provenance.config, "the result")))
-        return runs
-
-    def _runs_of_model(self, plan: PlannedSystem) -> Iterator[tuple[Result, RunConfig]]:
-        """Yield the results of single runs that have the model and the text of a system, whatever their training."""
-        published = plan.runs[0].config
-        for result, config in self._single_runs:
-            if (config.model, config.text) == (published.model, published.text):
-                yield result, config
 
     def _unplanned(self, item: str, values: Mapping[str, PublishedValue]) -> EvidenceRow:
         """Return the line of a printed row that no suite has."""
@@ -221,13 +174,13 @@ class _Evidence:
             sides = [
                 plan
                 for system in dict.fromkeys((claim.better.system, claim.than.system))
-                for plan in self.plans[name, scale]
+                for plan in self.runs.plans[name, scale]
                 if plan.system.name == system
             ]
             if {plan.system.name for plan in sides} != {claim.better.system, claim.than.system}:
                 continue
             item, published = f"{claim.where}: {claim.sentence}", "" if gain is None else f"gain {gain:g}"
-            figures = self.reproductions.get((name, scale))
+            figures = self.runs.reproductions.get((name, scale))
             record = next((c for c in figures.claims if _same_claim(c, claim)), None) if figures else None
             if figures is None or record is None or record.gain is None:
                 yield self._row(item, "", scale, "", published, "", not_run(sides, scale))
@@ -235,8 +188,8 @@ class _Evidence:
             departures: dict[str, None] = {}
             for plan in sides:
                 of = next(s for s in figures.systems if s.system == plan.system.name)
-                protocol = self._protocol(name, scale, plan)
-                of_side = self._departures(name, scale, plan, protocol, of.parameters, len(of.seeds))
+                protocol = self.runs.protocol(name, scale, plan)
+                of_side = self.runs.departures(name, scale, plan, protocol, of.parameters, len(of.seeds))
                 read = [s.reading() for s in (claim.better, claim.than) if s.system == plan.system.name]
                 of_side += _of_readings(r for r in plan.system.readings if r.reading() in read)
                 departures |= dict.fromkeys(of_side)
@@ -250,13 +203,13 @@ class _Evidence:
 
     def _finding_rows(self) -> Iterator[EvidenceRow]:
         """Yield a line for each finding, each system that it is tested on and each scale, and for other runs of its model."""
-        checks = [(name, check) for name, suite in self.suites.items() for check in suite.findings]
-        for name, check in ((name, check) for name, check in checks if check.paper == self.name):
+        checks = [(name, check) for name, suite in self.runs.suites.items() for check in suite.findings]
+        for name, check in ((name, check) for name, check in checks if check.paper == self.runs.name):
             beside = f" ({' beside '.join(check.systems)})" if check.baseline else ""
             for key, finding in check.findings().items():
                 item = f"{finding.where}: {finding.sentence}{beside}"
                 for scale in SCALES:
-                    plans = [p for s in check.systems for p in self.plans[name, scale] if p.system.name == s]
+                    plans = [p for s in check.systems for p in self.runs.plans[name, scale] if p.system.name == s]
                     examined = [plan for plan in plans if any(examines(run, finding) for run in plan.runs)]
                     if len(examined) == len(check.systems):
                         yield self._suite_finding(item, name, scale, plans, check, key)
@@ -267,7 +220,7 @@ class _Evidence:
         self, item: str, name: str, scale: Scale, plans: Sequence[PlannedSystem], check: FindingCheck, key: str
     ) -> EvidenceRow:
         """Return the line of a finding in a suite's result."""
-        figures = self.reproductions.get((name, scale))
+        figures = self.runs.reproductions.get((name, scale))
         systems, tested = figures.systems if figures else (), (check.paper, key, check.system, check.baseline)
         for record in figures.findings if figures else ():
             if (record.paper, record.finding, record.system, record.baseline) == tested and record.verdict != NOT_RUN:
@@ -275,8 +228,8 @@ class _Evidence:
                 for plan in plans:
                     of = next(s for s in systems if s.system == plan.system.name)
                     examined = len(record.seeds) if plan.system.name == check.system else len(of.seeds)
-                    protocol = self._protocol(name, scale, plan)
-                    departures += self._departures(name, scale, plan, protocol, of.parameters, examined)
+                    protocol = self.runs.protocol(name, scale, plan)
+                    departures += self.runs.departures(name, scale, plan, protocol, of.parameters, examined)
                 runs = [run for run in figures.runs if run.system in check.systems] if figures else []
                 return self._finding(item, record, scale, check, departures, runs)
         published = check.findings()[key].published
@@ -286,13 +239,13 @@ class _Evidence:
         self, item: str, name: str, plan: PlannedSystem, check: FindingCheck, key: str
     ) -> Iterator[EvidenceRow]:
         """Yield a line for each truncation outside of suites that a finding can be tested on."""
-        for result, config in self._runs_of_model(plan):
+        for result, config in self.runs.single_runs_of(plan):
             if isinstance(truncation := result.figures, TruncationFigures) and _is_published(truncation):
                 run = RunRecord(run="", system=check.system, seed=config.seed, state="done", examinations=(),
                                 effect_sizes=_truncation_effects(truncation))  # fmt: skip
                 record = check_finding(check, key, check.findings()[key], [run])
                 if record.verdict != NOT_MEASURED:
-                    departures = self._departures(name, "full", plan, protocol_of(config, None), None, 1)
+                    departures = self.runs.departures(name, "full", plan, protocol_of(config, None), None, 1)
                     yield self._finding(item, record, "full", check, departures, [run])
 
     def _finding(
@@ -311,8 +264,8 @@ class _Evidence:
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
         departures += [record.protocol] if record.protocol else []
-        if self.paper.tagger and any(map(depends_on_tags, costs)):
-            departures += other_tags(self.paper.tagger, runs)
+        if self.runs.paper.tagger and any(map(depends_on_tags, costs)):
+            departures += other_tags(self.runs.paper.tagger, runs)
         verdict = record.verdict
         if departures:
             verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
@@ -335,67 +288,7 @@ class _Evidence:
 
     def _row(self, item: str, protocol: str, scale: Scale | Literal[""], *cells: str) -> EvidenceRow:
         texts = [cell or MISSING for cell in cells]
-        return EvidenceRow(self.paper.cited, item, protocol or MISSING, scale, *texts)
-
-    def _departures(
-        self,
-        suite: str,
-        scale: Scale,
-        plan: PlannedSystem,
-        protocol: ProtocolRecord | None,
-        parameters: int | None,
-        seeds: int,
-    ) -> list[str]:
-        """Return the departures of runs from the paper's protocol, taken from the settings of the published size."""
-        twin, departures = self._twin(suite, plan.system), []
-        systems = [plan.system, *([twin.system] if twin else [])]
-        printed = [self.paper.values[key] for system in systems for key in self._beside(system)]
-        if parameters is not None:
-            departures += size(parameters, next((value.parameters for value in printed if value.parameters), ""), scale)
-        if protocol is None:
-            departures.append(NOT_RECORDED)
-        elif twin is not None:
-            departures += differences(protocol, protocol_of(twin.runs[0].config, None))
-        elif scale == "small":
-            epochs = f"{length(protocol)} {plural('epoch', protocol.epochs)} of {protocol.optimizer}"
-            departures += [epochs, *([f"from the trained {protocol.init_from}"] if protocol.init_from else [])]
-        if seeds < (models := max((value.runs or 0 for value in printed), default=self.paper.runs or 0)):
-            departures.append(f"{seeds} {plural('seed', seeds)} for {models}")
-        if scale == "small" and not departures:
-            departures.append("small scale")
-        setup = plan.system.at(scale)
-        return departures + [text for text in (plan.system.protocol, setup.protocol if setup else "") if text]
-
-    def _protocol(self, suite: str, scale: Scale, plan: PlannedSystem) -> ProtocolRecord | None:
-        """Return the protocol of a system: from its result, or from the suite if all runs have the suite's settings.
-
-        Results of older versions lack a part of it, but a run's fingerprint covers all its settings.
-        """
-        figures = self.reproductions[suite, scale]
-        record = next(s.protocol for s in figures.systems if s.system == plan.system.name)
-        finished = [run for run in figures.runs if run.system == plan.system.name and run.state == DONE]
-        planned = fingerprints(suite_runs(suite, scale))
-        by_suite = all(run.settings and run.settings == planned.get(run.run) for run in finished)
-        if finished and by_suite and (record is None or not record.whole):
-            return protocols(suite_runs(suite, scale))[plan.system.name]
-        return record
-
-    def _beside(self, system: System) -> dict[str, PlannedReading]:
-        """Return the readings of a system that correspond to printed values, by the names of the values."""
-        return {
-            name: reading
-            for reading in system.readings
-            for figure in (reading.published.figures if reading.published else ())
-            for source, _, name in [figure.partition("/")]
-            if source == self.name
-        }
-
-    def _twin(self, suite: str, system: System) -> PlannedSystem | None:
-        """Return the full-size system that a system stands for: itself, or one with the same printed value."""
-        full = self.plans[suite, "full"]
-        others = (plan for name in self.suites if name != suite for plan in self.plans[name, "full"])
-        beside = [plan for plan in (*full, *others) if self._beside(system).keys() & self._beside(plan.system).keys()]
-        return next(iter([p for p in full if p.system.name == system.name] + beside), None)
+        return EvidenceRow(self.runs.paper.cited, item, protocol or MISSING, scale, *texts)
 
 
 def _of_readings(readings: Iterable[PlannedReading]) -> list[str]:
