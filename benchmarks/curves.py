@@ -18,6 +18,8 @@ from pathlib import Path
 
 from figures import write
 
+from backstory.storage.provenance import commit_of
+
 
 def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> tuple[float, list[float]]:
     """Train with the code of a checkout, unless that has been done.
@@ -37,9 +39,8 @@ def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> tuple[
 
 
 def commit(checkout: Path) -> str:
-    """Return the commit of a checkout, shortened."""
-    command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    """Return the commit of a checkout, shortened, with `+changes` if its code is edited."""
+    return commit_of(checkout / "src" / "backstory") or sys.exit(f"{checkout} is no checkout of this repository")
 
 
 def main() -> None:

@@ -35,3 +35,9 @@ def test_a_checkout_is_recognised_whatever_its_folder_is_called(
     monkeypatch.setattr(provenance, "__file__", str(package / "storage" / "provenance.py"))
     commit = provenance.commit()
     assert commit is not None and len(commit) == 12
+    (package / "storage" / "provenance.py").write_text("# edited")
+    assert provenance.commit_of(package) == f"{commit}+changes"
+
+
+def test_a_folder_outside_of_any_checkout_has_no_commit(tmp_path: Path) -> None:
+    assert provenance.commit_of(tmp_path) is None

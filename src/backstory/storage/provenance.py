@@ -42,8 +42,13 @@ def commit() -> str | None:
     # An installed copy inside another repository is not a checkout of this one.
     if root is None or (Path(root) / "src" / "backstory").resolve() != here:
         return None
-    head = _git(here, "rev-parse", "--short=12", "HEAD")
-    return head and head + ("+changes" if _git(here, "status", "--porcelain", "--", ".") else "")
+    return commit_of(here)
+
+
+def commit_of(package: Path) -> str | None:
+    """Return the commit of the checkout that a package's folder lies in, with `+changes` if its code is edited, or None."""
+    head = _git(package, "rev-parse", "--short=12", "HEAD")
+    return head and head + ("+changes" if _git(package, "status", "--porcelain", "--", ".") else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
