@@ -102,11 +102,6 @@ def collect(
     and NonFiniteError.
     """
     count = _whole_minibatches(len(ids), batch_size, segment)
-    if not count:
-        raise UserError(
-            f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
-            "use a smaller --batch-size or --segment"
-        )
     if moving != "all" and not moving.startswith("low-rank"):
         raise UserError(f"statistics are of all weights, which also serve {moving}, or of low-rank:R adapters")
     precision = precision or Precision(torch.float32, "the default for reading")
@@ -128,21 +123,37 @@ def collect(
         if progress is not None:
             progress(block.index + 1, count)
     squares /= count
-    shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.regions(), weights.static, strict=True)}
-    information = {name: value * (batch_size * segment) for name, value in shaped.items()}
-    information |= expected.means()
-    broken = [n for tensors in (shaped, information) for n, tensor in tensors.items() if not tensor.isfinite().all()]
-    if broken:
-        raise NonFiniteError(f"the squared gradients of {broken[0]} are not finite numbers: the weights broke down")
+    mean_square = {
+        name: squares[region].view(static.shape).cpu()
+        for (name, region), static in zip(weights.regions(), weights.static, strict=True)
+    }
+    information = {name: value * (batch_size * segment) for name, value in mean_square.items()} | expected.means()
+    for tensors in (mean_square, information):
+        _check_finite(tensors)
     tokens = count * batch_size * segment
-    how = Collected(weights_hash(model), moving, text, batch_size, segment, count, tokens, precision.name)
-    return Statistics(shaped, information, how)
+    collected = Collected(weights_hash(model), moving, text, batch_size, segment, count, tokens, precision.name)
+    return Statistics(mean_square, information, collected)
 
 
 def _whole_minibatches(tokens: int, batch_size: int, segment: int) -> int:
-    """Return how many minibatches have `segment` tokens in every row; the last rows may be shorter than the others."""
+    """Return how many minibatches have `segment` tokens in every row; the last rows may be shorter than the others.
+
+    Raises UserError if there are none.
+    """
     last_row = tokens - (batch_size - 1) * -(-tokens // batch_size)
-    return max(0, last_row) // segment
+    if last_row < segment:
+        raise UserError(
+            f"the text has {tokens:,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
+            "use a smaller --batch-size or --segment"
+        )
+    return last_row // segment
+
+
+def _check_finite(squares: dict[str, Tensor]) -> None:
+    """Raise NonFiniteError for squared gradients that are not finite numbers."""
+    for name, tensor in squares.items():
+        if not tensor.isfinite().all():
+            raise NonFiniteError(f"the squared gradients of {name} are not finite numbers: the weights broke down")
 
 
 class ExpectedInformation:

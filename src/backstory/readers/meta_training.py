@@ -123,24 +123,12 @@ def train_gates(
 
     `report` is called with the tokens read and the mean nats of the last unrolling. Raises UserError and NonFiniteError.
     """
-    if base.rule != "rms" or base.clip:
-        unusable = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
-        raise UserError(f"a meta-learner needs dynamic evaluation with the rule rms and no clip, not {unusable}")
-    segment, length = base.segment, min(training.stream, len(ids) - 1)
-    if length < segment * training.every:
-        raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
+    length = _stream_length(len(ids), base, training)
     random = np.random.default_rng(training.seed)
-    measuring = SpreadReader(model, base, statistics, precision)
-    with torch.random.fork_rng(devices=[]):  # the random numbers of the caller go on as they would have
-        torch.default_generator.manual_seed(training.seed)
-        network = GateNetwork(gates, len(measuring.weights.names)).to(next(model.parameters()).device)
-    record = to_dict(training) | {"tokens": 0}
-    spread = measure_spread(measuring, ids, first)
-    del measuring  # weights that move take several times the memory of the model
-    learned = Learned(network, base, spread, record)
+    learned = _untrained(model, statistics, ids, first, base, gates, training, precision)
     reader = Recording(model, learned, statistics, precision)
-    parameters = list(network.parameters())
-    piece = segment * training.every
+    parameters = list(learned.network.parameters())
+    piece = base.segment * training.every
     pieces = training.streams * (length // piece)
     optimizer = eager(torch.optim.Adam)(parameters, lr=training.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
@@ -162,14 +150,46 @@ def train_gates(
             optimizer.step()
             schedule.step()
             done += 1
-            record["tokens"] += piece
+            learned.record["tokens"] += piece
             if report is not None:
                 latest = list(reader.unrolled.updates)[-training.every :]
-                report(record["tokens"], sum(update.nats for update in latest) / training.every)
+                report(learned.record["tokens"], sum(update.nats for update in latest) / training.every)
             if progress is not None:
                 progress(done, pieces)
-    network.requires_grad_(False)
+    learned.network.requires_grad_(False)
     return learned
+
+
+def _stream_length(tokens: int, base: DynamicSettings, training: MetaTraining) -> int:
+    """Return the tokens of a stream out of a text of so many. Raises UserError if no meta-learner can be trained on it."""
+    if base.rule != "rms" or base.clip:
+        unusable = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
+        raise UserError(f"a meta-learner needs dynamic evaluation with the rule rms and no clip, not {unusable}")
+    length = min(training.stream, tokens - 1)
+    if length < base.segment * training.every:
+        raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {base.segment}")
+    return length
+
+
+def _untrained(
+    model: LanguageModel,
+    statistics: Statistics,
+    ids: np.ndarray,
+    first: int,
+    base: DynamicSettings,
+    gates: GateSettings,
+    training: MetaTraining,
+    precision: Precision | None,
+) -> Learned:
+    """Return a meta-learner with random weights, after measuring the spread of the gradients at the beginning of the text.
+
+    The reader that measures is freed here: weights that move take several times the memory of the model.
+    """
+    measuring = SpreadReader(model, base, statistics, precision)
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the caller go on as they would have
+        torch.default_generator.manual_seed(training.seed)
+        network = GateNetwork(gates, len(measuring.weights.names)).to(next(model.parameters()).device)
+    return Learned(network, base, measure_spread(measuring, ids, first), to_dict(training) | {"tokens": 0})
 
 
 def read_segments(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
