@@ -17,8 +17,7 @@ from backstory.config import RunConfig, TrainingConfig, UserError
 from backstory.data import Dataset
 from backstory.jobs.ranks import Ranks
 from backstory.runs.run import load_run, weights_hash
-from backstory.training import Stopped, loop, train
-from backstory.training import progress as stages
+from backstory.training import Stopped, loop, stages, train
 from backstory.training.callbacks import TrainingStep
 from backstory.training.events import Events
 from backstory.training.progress import Progress

@@ -8,7 +8,7 @@ import pytest
 from runs import with_settings
 
 from backstory.config import ModelConfig, TrainingConfig, UserError
-from backstory.training import progress as stages
+from backstory.training import stages
 from backstory.training.progress import Progress
 
 

@@ -23,7 +23,7 @@ from backstory.results.training_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import DamagedCheckpoint
-from backstory.training import progress as stages
+from backstory.training import stages
 from backstory.training.batches import EpochBatches
 from backstory.training.callbacks import Callbacks
 from backstory.training.checkpointing import (
