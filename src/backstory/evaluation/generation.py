@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from backstory.models import count_parameters
 from backstory.models.devices import each_unaffected
 from backstory.models.thread_timing import threads_are_fixed
 from backstory.readers.base import Reader
-from backstory.readers.registry import Layer, parse_stack, stack_name
+from backstory.readers.registry import ConfiguredLayer, Layer, parse_stack, stack_name
 from backstory.readers.saved_reading import load_reading, open_saved
 from backstory.results.common import ProvenanceRecord
 from backstory.results.evaluation_record import SampleFigures
@@ -141,35 +141,51 @@ def generate(
     if "" in stop:
         raise UserError("a text to stop at must not be empty")
     sampling = Sampling(temperature, top_k, top_p)
-    how = precision, LoadOptions.of(**loading)
-    if session is None:
-        loaded, made, layers = open_reader(run, reader or "static", *how)
-        last = loaded.vocabulary.start
-    else:
-        saved = load_reading(session)
-        if saved is None:
-            raise UserError(
-                f"{session} holds no session; begin one with "
-                f"`backstory read {pasted(run)} --session {pasted(session)}{plugin_flags()}`"
-            )
-        loaded, made, layers = open_saved(run, saved, reader, *how)
-        last = session_state(saved, loaded.vocabulary).last
-    vocabulary = loaded.vocabulary
+    continued = _opened(run, reader, session, precision, LoadOptions.of(**loading))
+    loaded, vocabulary = continued.run, continued.run.vocabulary
     context = encode_prompt(vocabulary, prompt)
     banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
-    drawn = generate_ids(made, [last, *context], sampling, seed, banned, reset=session is None)
+    drawn = generate_ids(continued.reader, [continued.last, *context], sampling, seed, banned, reset=session is None)
     texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
-    known = "".join(islice(texts, len(context)))
+    prompt_text = "".join(islice(texts, len(context)))
     new = until(texts, stop)
     if save:
-        settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        stack = parse_stack(reader or "static") if session is None else tuple(Layer(layer.name) for layer in layers)
-        settings["reader"] = stack_name(stack)
         if loaded.results is None:
             raise UserError(f"{loaded.name} is not a run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
-        new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
-    return each_unaffected(chain([known] if echo and known else [], new), _threads(made))
+        stack = parse_stack(reader or "static") if session is None else tuple(Layer(x.name) for x in continued.layers)
+        settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        settings["reader"] = stack_name(stack)
+        origin = origin_of(loaded, continued.layers, continued.reader, loaded.corpus)
+        new = _saved(new, loaded, prompt_text, settings, origin)
+    return each_unaffected(chain([prompt_text] if echo and prompt_text else [], new), _threads(continued.reader))
+
+
+class _Opened(NamedTuple):
+    """A run and its reader, from which a text is continued."""
+
+    run: Run
+    reader: Reader
+    layers: tuple[ConfiguredLayer, ...]
+    last: int
+    """The token before the prompt."""
+
+
+def _opened(
+    run: Path | str, reader: Readers | None, session: Path | None, precision: str, options: LoadOptions
+) -> _Opened:
+    """Open a run at the beginning of a text, or where a session has ended. Raises UserError."""
+    if session is None:
+        loaded, built, layers = open_reader(run, reader or "static", precision, options)
+        return _Opened(loaded, built, layers, loaded.vocabulary.start)
+    saved = load_reading(session)
+    if saved is None:
+        raise UserError(
+            f"{session} holds no session; begin one with "
+            f"`backstory read {pasted(run)} --session {pasted(session)}{plugin_flags()}`"
+        )
+    loaded, built, layers = open_saved(run, saved, reader, precision, options)
+    return _Opened(loaded, built, layers, session_state(saved, loaded.vocabulary).last)
 
 
 def _threads(reader: Reader) -> int:
