@@ -362,10 +362,12 @@ def collect_figures(
 
 
 def window(setup: EvalSetup, longest: int) -> dict[str, int | None]:
-    """Return the longest text that the model can read and what its window keeps, if it slid over the longest row; else None."""
-    can = setup.run.model.capabilities
-    slid = can.slides and can.maximum_length is not None and longest > can.maximum_length
-    return {"window": can.maximum_length, "window_keeps": can.keeps} if slid else {"window": None, "window_keeps": None}
+    """Return the size of the model's window and the tokens that stay in it, if it slid over the longest row; else None."""
+    capabilities = setup.run.model.capabilities
+    size = capabilities.maximum_length if capabilities.slides else None
+    if size is None or longest <= size:
+        return {"window": None, "window_keeps": None}
+    return {"window": size, "window_keeps": capabilities.keeps}
 
 
 def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def search_factors(settings: DynamicSettings) -> dict[str, float]:
 
 
 class Rule(Update):
-    """An update that a segment begins, and that may keep something for the next; here, nothing is."""
+    """An update with a `begin` for each segment, and with moments from one segment to the next; this one has none."""
 
     def begin(self) -> None:
         """Begin the step of a segment, of which the pieces follow."""

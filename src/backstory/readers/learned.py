@@ -92,8 +92,10 @@ class Features:
         """`spread`: mean and standard deviation of the first feature, before it is standardised."""
         self.base, rms = base, base.rms
         self.mean, self.deviation = spread
-        self.still = torch.stack([standardised(rms), torch.zeros_like(rms) if fisher is None else standardised(fisher)])
-        self.still.clamp_(-BOUND, BOUND)
+        self.constant = torch.stack(
+            [standardised(rms), torch.zeros_like(rms) if fisher is None else standardised(fisher)]
+        )
+        self.constant.clamp_(-BOUND, BOUND)
 
     @cached_property
     def gradient_scale(self) -> Tensor:
@@ -118,7 +120,7 @@ class Features:
         logs_of(delta, self.displacement_scale[region], values[2], (-BOUND, BOUND))
         torch.sign(delta, out=values[3])
         values[3].mul_(values[1])
-        values[4:] = self.still[:, region]
+        values[4:] = self.constant[:, region]
         return values
 
 
@@ -171,9 +173,9 @@ class GatedUpdate(Update):
     def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
         tensor, region, delta, static, moved = memory
         network, features, step = self.network, self.features, self.base.step
-        if not isinstance(grad, Tensor) or not compiled.takes(grad, features.still, delta, static, moved):
+        if not isinstance(grad, Tensor) or not compiled.takes(grad, features.constant, delta, static, moved):
             return False
-        log_rms, log_fisher = features.still[:, region]
+        log_rms, log_fisher = features.constant[:, region]
         weights = compiled.GatedWeights(grad, self.base.rms[region], log_rms, log_fisher, static, delta, moved)
         layers = network.weight, network.hidden_bias(tensor, self.loss), network.output, network.output_bias
         low, high = (10 * bound for bound in exponentials(features.bounds))

@@ -76,10 +76,10 @@ class ReadingCheckpoint:
 
 def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, Any]:
     """Return what the scores of a reader depend on beside the text: weights, vocabulary, readers with settings, precision."""
-    can = run.model.capabilities
+    capabilities = run.model.capabilities
     return {
         "model": run.weights_hash,
-        **({"window": f"{can.maximum_length} ({can.keeps} kept)"} if can.slides else {}),
+        **({"window": f"{capabilities.maximum_length} ({capabilities.keeps} kept)"} if capabilities.slides else {}),
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
         **({"architecture": run.architecture()} if isinstance(run, ModelElsewhere) else {}),
         "vocabulary": run.corpus["fingerprint"],
