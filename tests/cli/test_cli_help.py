@@ -126,7 +126,7 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     assert (shown.code, shown.err) == (0, "")
     assert {line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")} == set(VERBS)
     assert [line[:-1] for line in shown.out.splitlines() if line.endswith(":")] == [*GROUPS]
-    assert "--plugin FILE" in shown.out
+    assert "--plugin FILE" in shown.out and max(map(len, shown.out.splitlines())) <= 80
     assert "(a few minutes)" in VERBS["demo"] and "(a few minutes)" in command("demo", "--help").out
     assert shown == command()
 
@@ -140,7 +140,7 @@ def test_help_of_a_verb_is_its_help(verb: list[str], command: Command) -> None:
 def test_verbs_of_verbs_say_what_each_action_does(verb: str, command: Command) -> None:
     shown = command(verb, "--help")
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.startswith(f"usage: backstory {verb} {{")
+    assert shown.out.startswith(f"usage: backstory {verb} {{") and max(map(len, shown.out.splitlines())) <= 80
     actions = [name.split()[1] for name in COMMANDS if name.startswith(f"{verb} ")]
     for action in actions:
         assert re.search(rf"^  {action} +\w+( \S+)+", shown.out, re.MULTILINE)

@@ -104,7 +104,8 @@ def dispatch(verb: str, actions: Mapping[str, Action], arguments: Sequence[str])
     if not arguments:
         raise UserError(f"name an action: `backstory {verb} {{{listed}}} ...`")
     if arguments[0] in (*help_page.HELP, help_page.HELP_ALL):
-        print(f"usage: backstory {verb} {{{listed}}} ...      (backstory {verb} ACTION --help explains one)\n")
+        print(f"usage: backstory {verb} {{{listed}}} ...")
+        print(f"       (backstory {verb} ACTION --help explains one)\n")
         print(help_page.table({name: phrase for name, (phrase, _) in actions.items()}))
         return 0
     if arguments[0] not in actions:

@@ -23,16 +23,16 @@ AFTER_FIRST = 10.0
 """Seconds that another rank of this machine waits after an error for the first one to end with it."""
 GROUPS = {
     "Train a model": {
-        "demo": "train, read, examine and report a small model on your own Python's documentation (a few minutes)",
+        "demo": "train, read and examine a small model, and report (a few minutes)",
         "train": "train a model from a recipe",
         "recipe": "show, copy or check a recipe (show, copy, check)",
-        "data": "download a corpus, show what it holds, or train a tokenizer on it (prepare, show, tokenizer)",
+        "data": "download, encode or show a corpus (prepare, show, tokenizer)",
         "sweep": "search the settings of a recipe, and show the best (run, show)",
     },
     "Evaluate and use it": {
         "evaluate": "score a split of a corpus, or your own text, with a trained model",
         "generate": "continue a prompt with a trained model",
-        "read": "score standard input line by line as it arrives, in a session that can be resumed",
+        "read": "score standard input line by line as it arrives; can be resumed",
         "report": "write one page with the results of run folders",
     },
     "Understand it": {
@@ -40,7 +40,7 @@ GROUPS = {
         "explain": "show how a model predicts a passage, word by word",
     },
     "Let it adapt while it reads": {
-        "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
+        "reader": "prepare adaptive readers (statistics, tune, train), or audit one",
     },
     "Reproduce and verify figures": {
         "reproduce": "run the systems of a paper and test its claims",
@@ -48,14 +48,14 @@ GROUPS = {
         "referee": "score and audit any predictor: a Python object, or a process",
     },
     "Share and compress": {
-        "export": "write a trained model for Hugging Face, with its tokenizer and a model card",
-        "compress": "compress any file with a trained model: the better it predicts the file, the shorter the code",
+        "export": "write a trained model for Hugging Face, with its tokenizer",
+        "compress": "compress any file with a trained model",
         "decompress": "restore a compressed file, byte for byte",
     },
     "Tools": {
-        "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
+        "ls": "list runs, models, recipes, corpora, readers and other names",
         "benchmark": "measure how fast this machine trains and reads, in about a minute",
-        "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
+        "check": "test a plugin: a core, reader, metric or experiment of your own",
         "completion": "print the completion script of a shell (bash, zsh, fish)",
         "help": "explain a command, like COMMAND --help",
     },
@@ -168,8 +168,8 @@ def overview() -> str:
             "usage: backstory COMMAND [...]      (backstory COMMAND --help explains one)",
             "",
             *lines,
-            "Every command takes `--plugin FILE`, a Python file with a core, reader, metric or experiment of your own.",
-            "Start with `backstory demo`. Long work can be stopped with Ctrl-C and resumed with --resume.",
+            "Start with `backstory demo`. Stop long work with Ctrl-C; --resume continues it.",
+            "Every command takes `--plugin FILE`, a Python file with parts of your own.",
         ]
     )
 
