@@ -158,7 +158,7 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
     assert shown.out.splitlines()[0] == "run, test split, static reader"
     assert (
         f"perplexity  {figures['perplexity']:.2f} per word  ({figures['bits_per_token']:.4f} bits per word, "
-        f"{figures['open_bits_per_byte']:.4f} bits per byte with spelling)" in shown.out
+        f"{figures['open_bits_per_byte']:.4f} bits per byte with unknown words spelled out)" in shown.out
     )
     assert f"{figures['tokens']:,} words, all scored, batch size 1\n" in shown.out
     assert f"\n  audit       {AuditRecord.read(figures['audit'], 'x').in_words()}\n" in shown.out

@@ -26,7 +26,7 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
         "  unknown     9.1% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with "
         "models of another vocabulary; the training text does not have them; give more of it, or another tokenizer\n"
     )
-    spelled = f", {result.figures.open_bits_per_byte:.4f} bits per byte with spelling"
+    spelled = f", {result.figures.open_bits_per_byte:.4f} bits per byte with unknown words spelled out"
     of_file = command("evaluate", "run", "text.txt")
     assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt", spelled), "")
     piped(monkeypatch, TEXT.encode())

@@ -27,7 +27,7 @@ def test_unknown_words_are_paid_for(tiny_run: Path, tmp_path: Path, capsys: pyte
         tokens_alone = figures.bits_per_token * figures.tokens / text.stat().st_size
         assert (figures.open_bits_per_byte or 0) > tokens_alone + (0.001 if known else 0.5)
     assert main(["evaluate", str(tiny_run), str(text), "--allow-unknown"]) == 0
-    assert " bits per byte with spelling over " in capsys.readouterr().out
+    assert " bits per byte with unknown words spelled out over " in capsys.readouterr().out
 
 
 def test_what_has_no_bytes_has_no_figure(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

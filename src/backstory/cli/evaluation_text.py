@@ -70,7 +70,7 @@ def _spelled(figures: "EvaluationFigures") -> list[str]:
     """Return the bits per byte of the whole file if the tokens do not hold it, else nothing."""
     if figures.open_bits_per_byte is None or figures.bits_per_byte is not None:
         return []
-    return [f"{figures.open_bits_per_byte:.4f} bits per byte with spelling"]
+    return [f"{figures.open_bits_per_byte:.4f} bits per byte with unknown words spelled out"]
 
 
 def _tokens(figures: "EvaluationFigures") -> str:
