@@ -33,6 +33,8 @@ def test_a_text_of_ones_own_is_examined(
     done = command(*flags, "--text", "mine.txt", "--out", "a")
     assert done.code == 0, done.err
     read = json.loads(done.out)["figures"]
+    shown = command(*flags[:-1], "--text", "mine.txt", "--out", "a").out
+    assert f"{tiny_run.name}, mine.txt, 30 targets; with " in shown and "text split" not in shown
     piped(monkeypatch, text.encode())
     assert json.loads(command(*flags, "--text", "-", "--out", "b").out)["figures"] == read
     again = bs.examine(tiny_run, text=text, targets=30, maximum_context=20, out=tmp_path / "c")

@@ -26,8 +26,9 @@ def table(result: Result[ExaminationFigures[Any]], width: int = TABLE_WIDTH) -> 
     reader = "" if f.read_by == "static" else f", {f.read_by} reader"
     batch = f" in a batch of {f.batch_size}" if f.batch_size > 1 else ""
     read = "all" if baseline.context is None else f"{baseline.context:,} {unit}s of"
+    text = result.corpus.title() if f.split == "text" else f"{f.split} split"
     lines = [
-        f"{result.name}, {f.split} split{reader}, {f.targets:,} targets; "
+        f"{result.name}, {text}{reader}, {f.targets:,} targets; "
         f"with {read} context{batch} perplexity {bounded(baseline.perplexity, ',.2f')} per {f.unit}"
     ]
     if (unknown := f.unknown_among(f.targets)).unknown:

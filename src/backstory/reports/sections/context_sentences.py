@@ -344,7 +344,7 @@ def comparability(examined: Examinations, published: Published) -> str:
         differs = [f"their text is another (here {examined.corpus})"]
     if f.unit != "word":
         differs.append(f"it reads words, and this model {plural(f.unit)}")
-    if f.split not in ("valid", "validation"):
+    if f.split not in ("valid", "validation", "text"):
         differs.append(f"this is the {f.split} split")
     if f.read_by != "static" and f.experiment != CACHE:
         differs.append(f"the reader here is {f.read_by}")
