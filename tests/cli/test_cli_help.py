@@ -105,6 +105,13 @@ def test_a_common_flag_is_one_of_its_command() -> None:
         assert known.issuperset(common) and len(set(common)) == len(common), verb
 
 
+def test_a_model_that_a_command_needs_is_required_in_its_help(command: Command) -> None:
+    for verb in ("compress", "decompress"):
+        assert re.search(r"--model PATH +Required\. ", command(verb, "--help").out)
+    of_proof = " ".join(command("verify", "--help").out.split())
+    assert "--model PATH The model that was evaluated" in of_proof and "(else the run that the proof names)" in of_proof
+
+
 def test_short_names_stand_for_one_setting_each() -> None:
     for verb in ("train", "sweep run"):
         known = {setting.name for setting in settings(*COMMANDS[verb])}

@@ -30,7 +30,7 @@ class CompressArguments(JsonOutput, LoadOptions):
     """
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=FILE)]
-    model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
+    model: Annotated[Path | None, tyro.conf.arg(help=f"Required. {RUN}")] = None
     out: str | None = None
     """The file for the code, or - for standard output (else FILE.bks; standard output for standard input)."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False

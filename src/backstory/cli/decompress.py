@@ -20,7 +20,7 @@ class DecompressArguments:
     """Restore a compressed file, byte for byte, with the model that compressed it."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=CODE)]
-    model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
+    model: Annotated[Path | None, tyro.conf.arg(help=f"Required. {RUN}")] = None
     out: str | None = None
     """The file to write, or - for standard output (else FILE without .bks; standard output for standard input)."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -59,7 +59,7 @@ COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "examine": {
         "experiment": ("--experiment", "--targets", "--maximum-context", "--context", "--by", "--reader", "--seed"),
-        "text": ("--split", "--text", "--data-dir", "--corpus"),
+        "text": ("--split", "--text", "--within-documents", "--start-token", "--data-dir", "--corpus"),
         "result": ("--json", "--out", "--workers", "--device"),
     },
     "explain": {

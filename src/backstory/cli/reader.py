@@ -48,7 +48,7 @@ class StatisticsArguments(JsonOutput, CorpusArguments):
     split: str = "train"
     """The text that is read."""
     tokens: int | None = between(None, 1)
-    """Largest number of tokens read, from its beginning."""
+    """Largest number of tokens read, from its beginning (else all)."""
     batch_size: int = between(100, 1)
     """Rows of a minibatch."""
     segment: int = between(5, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from backstory.cli.command_line import RUN, JsonOutput, announce, parse
+from backstory.cli.command_line import JsonOutput, announce, parse
 from backstory.cli.compress import source, title
 from backstory.config import plural
 from backstory.config.scores import format_score
@@ -27,8 +27,8 @@ class VerifyArguments(JsonOutput):
     """
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE", help=PROOF)]
-    model: Annotated[Path | None, tyro.conf.arg(help=RUN)] = None
-    """The model that was evaluated (else the run that the proof names)."""
+    model: Path | None = None
+    """The model that was evaluated, a run's folder or hf:PATH_OR_NAME (else the run that the proof names)."""
     text: Path | None = None
     """The text to compare with (else the split of the corpus, if it is here)."""
     corpus: str | None = None

@@ -86,7 +86,7 @@ def unpack(data: bytes, name: str, damaged: bool = False) -> tuple[Header, bytes
     """
     name = one_line(name)
     if data[: len(MARK)] != MARK:
-        raise UserError(f"{name} is not a file of `backstory compress`; give one that is")
+        raise UserError(f"{name} is not a file of `backstory compress` or `evaluate --proof`; give one that is")
     if len(data) < _START.size:
         raise UserError(f"{name} ends within its header; get the whole file")
     _, version, size, crc = _START.unpack_from(data)

@@ -27,11 +27,13 @@ class ExaminationSettings(Options):
     targets: int = between(2000, 2)
     """Number of tokens scored under every condition, sampled at random; if there are fewer, all are scored."""
     maximum_context: int | None = between(None, 1)
-    """The longest context (else 1000, or what the model's window holds); only tokens with that many before them are targets."""
+    """The longest context, in tokens, or in words where pieces are joined to words (else 1000, or what the model's
+    window holds); only tokens with that many before them are targets."""
     reader: UseAppendAction[tuple[str, ...]] = ()
     """The reader: static (the default) or cache; readers that move the weights are not supported."""
     context: int | None = between(None, 2)
-    """Number of tokens in the context, in experiments that do not vary it (else 300, or what the model's window holds)."""
+    """Number of tokens (or joined words) in the context, in experiments that do not vary it (else 300, or what the
+    model's window holds)."""
     near: int = between(50, 1)
     """Largest distance, in tokens, that counts as near."""
     by: UseAppendAction[tuple[str, ...]] = ()
