@@ -425,9 +425,11 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
         "the reader here is cache:window=9",
     ):
         assert part in said
-    own = {"drop": {**dropped(), "split": "text"}}
-    (text,) = examined_models([read(folder(own, "own", "mine.txt"))])
+    own = folder({"drop": {**dropped(), "split": "text"}}, "own", "mine.txt")
+    (text,) = examined_models([read(own)])
     assert " split" not in sentences.comparability(text, BESIDE)
+    page = render([own], BESIDE)
+    assert ", mine.txt" in page and ", text" not in page
     assert "figure 3 (ptb, another text): content +65%" in sentences.dropped(found, BESIDE)
     (plot,) = examinations.examination_plots(found.first, BESIDE)
     assert "Diamonds" not in plot.caption, "figures of another text are not drawn beside these"

@@ -24,9 +24,17 @@ def test_every_figure_with_unit_tokens_and_audit(run: Any) -> None:
         "Run", "Perplexity", "Over", "Audit", "Read by", "Text", "Bits per token"
     ]  # fmt: skip
     assert table.rows == (
-        ("demo", "98.1 per word", "20,123 words", "audited", "static", "stdlib test", "6.616"),
-        ("demo", "130.1 per word", "73,760 words", "not audited", "training, epoch 3", "stdlib valid", "7.023"),
+        ("demo", "98.1 per word", "20,123 words", "audited", "static", "stdlib, test", "6.616"),
+        ("demo", "130.1 per word", "73,760 words", "not audited", "training, epoch 3", "stdlib, valid", "7.023"),
     )
+
+
+def test_a_text_of_ones_own_is_named_alone(run: Any, made: Any) -> None:
+    made_of = {"corpus": {"name": "mine.txt"}}
+    table = figures_table(
+        [read(run(results={"e": made.result("evaluation", made.evaluation(split="text"), **made_of)}))]
+    )
+    assert table.rows[0][5] == "mine.txt"
 
 
 def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any) -> None:
@@ -80,7 +88,7 @@ def test_training_and_context_tables(run: Any, made: Any) -> None:
             "109.9 per word",
             "all before it",
             "2,000 words",
-            "stdlib valid",
+            "stdlib, valid",
         ),
     )
     rows = lengths_table(examination.figures).rows

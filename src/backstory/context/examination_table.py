@@ -6,6 +6,7 @@ from typing import Any
 from backstory.config.formats import MISSING, signed, signed_percent
 from backstory.config.scores import bounded
 from backstory.config.terminal import TABLE_WIDTH
+from backstory.results.common import OWN_TEXT
 from backstory.results.examination_record import (
     TRUNCATE,
     CacheEffect,
@@ -26,7 +27,7 @@ def table(result: Result[ExaminationFigures[Any]], width: int = TABLE_WIDTH) -> 
     reader = "" if f.read_by == "static" else f", {f.read_by} reader"
     batch = f" in a batch of {f.batch_size}" if f.batch_size > 1 else ""
     read = "all" if baseline.context is None else f"{baseline.context:,} {unit}s of"
-    text = result.corpus.title() if f.split == "text" else f"{f.split} split"
+    text = result.corpus.title() if f.split == OWN_TEXT else f"{f.split} split"
     lines = [
         f"{result.name}, {text}{reader}, {f.targets:,} targets; "
         f"with {read} context{batch} perplexity {bounded(baseline.perplexity, ',.2f')} per {f.unit}"

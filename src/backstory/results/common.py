@@ -59,6 +59,10 @@ class RecordedConfig(Record):
     text: RecordedText | None = None
 
 
+OWN_TEXT = "text"
+"""The split of a text that is no split of a corpus."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorpusRecord(Record):
     """Text that was read."""
@@ -76,6 +80,14 @@ class CorpusRecord(Record):
     def title(self, default: str = "unnamed text") -> str:
         """Return the corpus's name, or `default` if none is recorded."""
         return self.name or default
+
+    def part(self, split: str) -> str:
+        """Return the split, or the name of a text that is no split of a corpus."""
+        return self.title() if split == OWN_TEXT else split
+
+    def text(self, split: str) -> str:
+        """Return `ptb, test`, or the name of a text that is no split of a corpus."""
+        return self.title() if split == OWN_TEXT else f"{self.title()}, {split}"
 
 
 @dataclass(frozen=True, kw_only=True)

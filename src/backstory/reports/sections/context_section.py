@@ -10,7 +10,7 @@ from backstory.reports.phrases import Examined, counted_in, published_context, t
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
-from backstory.reports.sections.figures_section import over, text_of, unknown_cell
+from backstory.reports.sections.figures_section import over, unknown_cell
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
@@ -79,9 +79,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         yield from _conditions(examined)
     if published:
         notes = [
-            pieces.Note(
-                f"{examined.name}, {examined.first.figures.split}. {sentences.comparability(examined, published)}"
-            )
+            pieces.Note(f"{examined.name}, {_part(examined.first)}. {sentences.comparability(examined, published)}")
             for examined in models
             if any(draw(examined, published) for draw in PANELS)
         ]
@@ -110,7 +108,7 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> Ite
             yield pieces.figure(plots.levels(alike, published, f"levels{number}-{i}"), made)
         yield from pieces.compact(contexts_table(group), "Effective context")
         for name, result in group:
-            heading = f"Every context length: {name}, {result.figures.split}"
+            heading = f"Every context length: {name}, {_part(result)}"
             yield pieces.details(heading, pieces.Tabular(lengths_table(result.figures), heading))
         for name, result in group:
             about = about_pieces(result.figures)
@@ -141,6 +139,10 @@ def _panels(models: Sequence[Examinations], published: Published | None) -> Iter
         yield pieces.figure(plots.beside(panels, f"examined{number}"), commands)
 
 
+def _part(result: Result[ExaminationFigures]) -> str:
+    return result.corpus.part(result.figures.split)
+
+
 def _conditions(examined: Examinations) -> Iterator[Piece | None]:
     """Yield every condition of the experiments on one model."""
     f = examined.first.figures
@@ -149,7 +151,7 @@ def _conditions(examined: Examinations) -> Iterator[Piece | None]:
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)
         about = "Effective context" if truncation else f"Every condition of {experiment}"
-        heading = f"{about}: {examined.name}, {f.split}"
+        heading = f"{about}: {examined.name}, {_part(examined.first)}"
         table = groups_table(result.figures) if truncation else conditions_table(result.figures)  # type: ignore[arg-type]
         yield pieces.details(heading, pieces.Tabular(table, heading))
 
@@ -201,7 +203,7 @@ def contexts_table(examinations: Sequence[Examined]) -> Table:
         f = result.figures
         rows.append((name, f.context_in_words(), f"{f.effective_context.threshold_percent:g}%",
                      f"{formats.perplexity(f.baseline.perplexity)} per {f.unit}", _whole_context(f),
-                     over(f.targets, f.unit), unknown_cell(f, f.targets), text_of(result, f.split)))  # fmt: skip
+                     over(f.targets, f.unit), unknown_cell(f, f.targets), result.corpus.text(f.split)))  # fmt: skip
     heads = columns("Run", "Effective context", "Threshold#", "Whole-context perplexity#", "Whole context#",
                     "Over#", "<unk>#", "Text")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))

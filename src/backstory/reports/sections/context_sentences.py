@@ -7,6 +7,7 @@ from backstory.config import formats, plural
 from backstory.config.formats import count, percent
 from backstory.reports.phrases import Examined, counted_in
 from backstory.results import ExaminationFigures, Result, RunResults, TruncationFigures
+from backstory.results.common import OWN_TEXT
 from backstory.results.examination_record import (
     CACHE,
     EXPERIMENTS,
@@ -344,7 +345,7 @@ def comparability(examined: Examinations, published: Published) -> str:
         differs = [f"their text is another (here {examined.corpus})"]
     if f.unit != "word":
         differs.append(f"it reads words, and this model {plural(f.unit)}")
-    if f.split not in ("valid", "validation", "text"):
+    if f.split not in ("valid", "validation", OWN_TEXT):
         differs.append(f"this is the {f.split} split")
     if f.read_by != "static" and f.experiment != CACHE:
         differs.append(f"the reader here is {f.read_by}")

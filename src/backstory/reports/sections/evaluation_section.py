@@ -85,11 +85,6 @@ def _commands(group: Sequence[Named[R]]) -> list[str | None]:
     return [named.result.provenance.command for named in group]
 
 
-def title_of_text(result: Evaluation) -> str:
-    """Return the text and the split: `stdlib, test`."""
-    return f"{result.corpus.title()}, {result.figures.split}"
-
-
 # --- answers to a synthetic task, by the length of its sequences ---
 
 
@@ -97,9 +92,11 @@ def _answers_pieces(runs: Sequence[RunResults], published: Published | None) -> 
     """Yield the accuracy of the answers to a synthetic task, by length."""
     for group in grouped_by_text(runs, lambda f: f.answers):
         first = group[0].result
-        yield pieces.Note(f"{title_of_text(first)}: {formats.plain(first.corpus.provenance)}")
+        yield pieces.Note(f"{first.corpus.text(first.figures.split)}: {formats.plain(first.corpus.provenance)}")
         for name, result, answers in group:
-            yield pieces.Tabular(answers_table(answers), f"Answers by length: {name}, {result.figures.split}")
+            yield pieces.Tabular(
+                answers_table(answers), f"Answers by length: {name}, {result.corpus.part(result.figures.split)}"
+            )
 
 
 def answers_table(answers: AnswersRecord, most: int | None = None) -> Table:
@@ -133,7 +130,7 @@ def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> I
     groups = grouped_by_text(runs, lambda f: f.memory)
     for number, group in enumerate(groups, start=1):
         first = group[0].result
-        text = title_of_text(first)
+        text = first.corpus.text(first.figures.split)
         yield pieces.Heading(text) if len(groups) > 1 else None
         yield pieces.Note(f"{text}: {formats.plain(first.corpus.provenance)}")
         kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
@@ -143,7 +140,7 @@ def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> I
         heading = "Nats above the exact cost, by kind of token"
         yield pieces.details(heading, pieces.Tabular(kinds_table(group), heading))
         for name, result, memory in group:
-            heading = f"Every cost: {name}, {result.figures.split}"
+            heading = f"Every cost: {name}, {result.corpus.part(result.figures.split)}"
             yield pieces.details(heading, pieces.Tabular(costs_table(memory), heading))
 
 
@@ -251,7 +248,7 @@ def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> 
     for number, group in enumerate(groups, start=1):
         first = group[0].result
         batch = first.figures.batch_size or 1
-        text = title_of_text(first) + ("" if batch == 1 else f", batch of {count(batch)}")
+        text = first.corpus.text(first.figures.split) + ("" if batch == 1 else f", batch of {count(batch)}")
         heading = f"Nats by distance to the last occurrence: {text}"
         yield pieces.Heading(text) if len(groups) > 1 else None
         yield pieces.figure(recency_curves(group, f"recency{number}"), _commands(group))

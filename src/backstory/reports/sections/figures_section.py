@@ -108,7 +108,7 @@ def _training_row(name: str, result: Result[TrainingFigures]) -> tuple[str, ...]
     f = result.figures
     return (name, f"{perplexity(f.valid_perplexity)} per {f.unit}", over(f.tokens.valid, f.unit),
             unknown_cell(f.unknown_in("valid"), f.tokens.valid), audit_word(f.audit),
-            f"training, epoch {count(f.best_epoch)}", text_of(result, "valid"), decimal(measures.bits(f.valid_nats), 3),
+            f"training, epoch {count(f.best_epoch)}", result.corpus.text("valid"), decimal(measures.bits(f.valid_nats), 3),
             MISSING, MISSING, MISSING, MISSING, MISSING)  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, 
     f = result.figures
     after = (f", after {f.after}" if f.after else "") + special_settings(f)
     return (name, f"{perplexity(f.perplexity)} per {f.unit}", over(f.tokens, f.unit), unknown_cell(f, f.tokens),
-            _audit(result), f.reader + after, text_of(result, f.split), decimal(f.bits_per_token, 3),
+            _audit(result), f.reader + after, result.corpus.text(f.split), decimal(f.bits_per_token, 3),
             decimal(f.bits_per_character, 3), decimal(f.bits_per_byte, 3),
             decimal(f.open_bits_per_byte, 3),
             # If tokens are words, it equals the perplexity.
@@ -140,11 +140,6 @@ def _audit(result: Result[EvaluationFigures]) -> str:
     if audit is None or not audit.passed:
         return word
     return result.stale or (word if audit.cuts else EARLIER_AUDIT)
-
-
-def text_of(result: Result, split: str) -> str:
-    """Return a short name of the text."""
-    return f"{result.corpus.title()} {split}"
 
 
 def over(tokens: int, unit: str) -> str:

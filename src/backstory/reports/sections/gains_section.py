@@ -339,7 +339,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     groups = _groups(runs)
     for group in groups:
         f = group[0].figures
-        about = f"{group[0].result.corpus.title()}, {f.split}: {count(f.tokens)} {plural(f.unit, f.tokens)}"
+        about = f"{group[0].result.corpus.text(f.split)}: {count(f.tokens)} {plural(f.unit, f.tokens)}"
         yield pieces.Heading(about if len(groups) > 1 else "")
         yield pieces.Tabular(seeds_table(group), f"Means over seeds with their standard deviation, {about}")
         yield pieces.Tabular(gains_table(group), f"Readings and their controls, {about}")
