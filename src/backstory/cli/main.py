@@ -26,7 +26,7 @@ GROUPS = {
         "demo": "train, read and examine a small model, and report (a few minutes)",
         "train": "train a model from a recipe",
         "recipe": "show, copy or check a recipe (show, copy, check)",
-        "data": "download, encode or show a corpus (prepare, show, tokenizer)",
+        "data": "prepare a corpus, show it, or train a tokenizer for it",
         "sweep": "search the settings of a recipe, and show the best (run, show)",
     },
     "Evaluate and use it": {
