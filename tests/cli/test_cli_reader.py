@@ -260,3 +260,12 @@ def test_a_reading_whose_audit_fails_ends_with_exit_code_1_unless_it_is_a_contro
     assert done.code == (0 if control else 1)
     assert "audit       FAILED" in done.out and (run_copy / "evaluate-test-gold").is_dir()
     assert ("control     gold is not a reader to compare by its score" in done.out) == control
+
+
+def test_a_control_that_passes_its_audit_is_not_said_to_fail_it(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(READERS, "plain", dataclasses.replace(READERS["static"], name="plain", control=True))
+    done = command("evaluate", "run", "--reader", "plain")
+    assert done.code == 0 and "audit       passed" in done.out
+    assert "control     plain is not a reader to compare by its score, whether or not it passes the audit" in done.out

@@ -107,8 +107,11 @@ def _control(figures: "EvaluationFigures") -> list[str]:
     from backstory.readers.registry import control_in
 
     name = control_in(figures.reader)
-    says = f"  control     {name} is not a reader to compare by its score; it fails the audit by design"
-    return [] if name is None else [says]
+    if name is None:
+        return []
+    failed = figures.audit is not None and not figures.audit.passed
+    why = "; it fails the audit by design" if failed else ", whether or not it passes the audit"
+    return [f"  control     {name} is not a reader to compare by its score{why}"]
 
 
 def _warnings(result: "Result[EvaluationFigures]") -> list[str]:
