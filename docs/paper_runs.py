@@ -26,7 +26,7 @@ class PaperRuns:
     """Runs about one paper, planned and done."""
 
     name: str
-    """Of the paper."""
+    """The paper's name."""
     results: Sequence[Result]
 
     @cached_property

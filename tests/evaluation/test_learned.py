@@ -77,17 +77,17 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         grad.sign() * delta.sign(),
         *((values.log() - values.log().mean()) / values.log().std() for values in (rms, fisher)),
     ]
-    found = Features(base, fisher, spread)(grad, delta, slice(0, 50))
-    torch.testing.assert_close(found, torch.stack(rows).clamp(-3, 3), rtol=1e-4, atol=1e-4)
+    features = Features(base, fisher, spread)(grad, delta, slice(0, 50))
+    torch.testing.assert_close(features, torch.stack(rows).clamp(-3, 3), rtol=1e-4, atol=1e-4)
     network = GateNetwork(GateSettings(), 2)
     with torch.no_grad():
         network.output.normal_()
-        hidden = (network.weight @ found + (network.bias[1] + 0.5 * network.loss)[:, None]).relu()
+        hidden = (network.weight @ features + (network.bias[1] + 0.5 * network.loss)[:, None]).relu()
         o = network.output @ hidden + network.output_bias[:, None]
-        c = network(found, torch.tensor(0.5), 1)
+        c = network(features, torch.tensor(0.5), 1)
         torch.testing.assert_close(c, 3 * torch.tanh(o / 3), rtol=1e-4, atol=1e-5)
         room = Workspace(torch.empty(6, 50), torch.empty(8, 50), torch.empty(2, 50))
-        assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
+        assert network(features, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
 
 
 @pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")

@@ -125,7 +125,7 @@ def train_gates(
     """
     length = _stream_length(len(ids), base, training)
     random = np.random.default_rng(training.seed)
-    learned = _untrained(model, statistics, ids, first, base, gates, training, precision)
+    learned = _untrained(SpreadReader(model, base, statistics, precision), ids, first, gates, training)
     reader = Recording(model, learned, statistics, precision)
     parameters = list(learned.network.parameters())
     piece = base.segment * training.every
@@ -172,24 +172,18 @@ def _stream_length(tokens: int, base: DynamicSettings, training: MetaTraining) -
 
 
 def _untrained(
-    model: LanguageModel,
-    statistics: Statistics,
-    ids: np.ndarray,
-    first: int,
-    base: DynamicSettings,
-    gates: GateSettings,
-    training: MetaTraining,
-    precision: Precision | None,
+    measuring: "SpreadReader", ids: np.ndarray, first: int, gates: GateSettings, training: MetaTraining
 ) -> Learned:
     """Return a meta-learner with random weights, after measuring the spread of the gradients at the beginning of the text.
 
-    The reader that measures is freed here: weights that move take several times the memory of the model.
+    The reader that measures should be freed then: weights that move take several times the memory of the model.
     """
-    measuring = SpreadReader(model, base, statistics, precision)
     with torch.random.fork_rng(devices=[]):  # the random numbers of the caller go on as they would have
         torch.default_generator.manual_seed(training.seed)
-        network = GateNetwork(gates, len(measuring.weights.names)).to(next(model.parameters()).device)
-    return Learned(network, base, measure_spread(measuring, ids, first), to_dict(training) | {"tokens": 0})
+        network = GateNetwork(gates, len(measuring.weights.names)).to(measuring.weights.delta.device)
+    return Learned(
+        network, measuring.settings, measure_spread(measuring, ids, first), to_dict(training) | {"tokens": 0}
+    )
 
 
 def read_segments(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:

@@ -22,7 +22,7 @@ from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
 from backstory.config.terminal import one_line
-from backstory.results.common import Figures, ProvenanceRecord
+from backstory.results.common import OWN_TEXT, Figures, ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
@@ -288,8 +288,8 @@ def _arguments(result: Result, run: str) -> list[str]:
             name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")
         }
         values |= {"precision": result.provenance.precision, "each_line": f.lines is not None, **(f.options or {})}
-        usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
-        text = [result.corpus.title("TEXT")] if f.split == "text" else []
+        usual |= {"split": OWN_TEXT, "batch_size": 1, "precision": "float32"}
+        text = [result.corpus.title("TEXT")] if f.split == OWN_TEXT else []
     return [run, *text, *_flags({name: value for name, value in values.items() if value != usual.get(name)})]
 
 

@@ -268,10 +268,10 @@ def _left_out(skipped: Counter[str]) -> str:
 
 
 def _visible(folder: Path) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
-    """Return the files below a folder, sorted by path, without hidden ones (`.name`); and the kinds of folders of runs.
+    """Return the files below a folder, the kinds of those that are not regular files, and the kinds of the folders of runs.
 
-    In between are the kinds of those that are no regular files. What is in a folder of runs is not text of a corpus, and grows
-    with each training.
+    Files are sorted by path; hidden ones (`.name`) are left out. What is in a folder of runs is not text of a corpus, and
+    grows with each training.
     """
     paths, folders, odd, runs = [], [str(folder)], {}, {}
     while folders:  # `os.walk` is recursive: it fails at a thousand nested folders
