@@ -14,6 +14,7 @@ from commands import Command
 from backstory.cli import train
 from backstory.cli.command_line import parse
 from backstory.cli.completion import COMMANDS, REGISTRIES, registered
+from backstory.cli.examples import EXAMPLES
 from backstory.cli.help_page import COMMON
 from backstory.cli.ls import KINDS
 from backstory.cli.main import GROUPS, VERBS
@@ -50,7 +51,7 @@ def test_help_explains_every_flag(verb: str, command: Command, monkeypatch: pyte
         for flag in [setting.name] if setting.positional else [flags(setting), *setting.short]:
             assert flag in words, f"{flag} is not on the page"
     # Every entry has its text next to it, or below if the entry is long.
-    lines = shown.out.splitlines()
+    lines = shown.out.partition("\nexamples:\n")[0].splitlines()
     entries = [i for i, line in enumerate(lines) if re.match(r"  \S", line) and "  -h, --help " not in line]
     bare = [lines[i] for i in entries if re.fullmatch(r"  \S+(,? \S+)*", lines[i]) and lines[i + 1][:5].strip()]
     assert bare == [], "flags without a word of explanation"
@@ -83,6 +84,21 @@ def test_help_lists_the_flags_of_a_model_elsewhere_last(verb: str, command: Comm
     count = sum(flag in flags for flag in elsewhere)
     assert set(flags[-count:]) <= set(elsewhere) and flags[-count - 1] in ("--device", "--data-dir"), flags
     assert flags.index("--json") < flags.index("--device")
+
+
+def test_examples_of_a_command_can_be_parsed(command: Command) -> None:
+    assert {*EXAMPLES} == {*COMMANDS} - {"completion"}  # its text is examples
+    for verb, examples in EXAMPLES.items():
+        shown, (kind, default) = command(*verb.split(), "--help").out, COMMANDS[verb]
+        for purpose, typed in examples.items():
+            assert f"\n  {purpose}:\n    backstory {typed}\n" in shown and len(typed) <= 66
+            words = shlex.split(typed.partition(" < ")[0])
+            rest = words[len(verb.split()) :]
+            assert words[: -len(rest) or None] == verb.split()
+            if default is None:
+                parse(kind, rest, verb)
+            elif "--resume" not in rest:  # the settings are those of the run
+                train.parse_with_recipe(kind, rest, verb)
 
 
 @pytest.mark.parametrize("verb", ["train", "sweep run"])

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from backstory.cli.examples import EXAMPLES
 from backstory.cli.mistakes import Setting, settings
 from backstory.config.options import LoadOptions, ModelOptions
 
@@ -115,7 +116,7 @@ def page(kind: type, verb: str, default: Any, everything: bool) -> str:
         shown = sum(map(len, groups.values()))
         count = "" if everything else f" ({len(flags)}; these are {shown})"
         lines += _entry(HELP_ALL, f"Show all flags{count}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_examples(verb.removesuffix(" RECIPE"))])
 
 
 def _rank(setting: Setting) -> int:
@@ -165,6 +166,15 @@ def _metavar(setting: Setting) -> str:
     options = [str(v) for k in kinds if typing.get_origin(k) is Literal for v in typing.get_args(k)]
     metavar = "NAME" if options else words.get(kinds[0], "TEXT")
     return f" {metavar}" + (" ..." if setting.listed and not setting.repeated else "")
+
+
+def _examples(verb: str) -> Iterator[str]:
+    """Yield the examples of a command, each under what it does."""
+    if verb in EXAMPLES:
+        yield from ("", "examples:")
+    for purpose, typed in EXAMPLES.get(verb, {}).items():
+        yield f"  {purpose}:"
+        yield f"    backstory {typed}"
 
 
 def _text(setting: Setting) -> str:
