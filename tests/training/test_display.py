@@ -1,6 +1,7 @@
 """Progress of a training where there is no terminal: a line at the start, one a minute, and one for every epoch."""
 
 import io
+import math
 import re
 import signal
 import time
@@ -12,6 +13,7 @@ from rich.console import Console
 from runs import with_training
 
 from backstory.config import RunConfig
+from backstory.data import prepare
 from backstory.training import train
 from backstory.training.progress_display import Display
 
@@ -91,6 +93,22 @@ def test_a_training_says_how_far_it_is(
     assert re.fullmatch(r"training: 0\.0% of [\d,]+ tokens done; a line follows every minute", text[1])
     assert re.fullmatch(r"epoch 1/2: \d+\.\d% done, \d+ tokens/s, 0:\d\d:\d\d left", text[2])
     assert [line.split()[:2] for line in text[3:] if "takes about" not in line] == [["epoch", "1"], ["epoch", "2"]]
+
+
+def test_an_epoch_that_is_no_better_than_word_frequencies_says_so(tiny_config: RunConfig, tmp_path: Path) -> None:
+    dataset = prepare(tiny_config.text)
+    training, validation = ([*map(int, dataset.splits[name].ids)] for name in ("train", "valid"))
+    total = len(training) + len(dataset.vocabulary)
+    frequencies = math.exp(sum(math.log(total / (training.count(word) + 1)) for word in validation) / len(validation))
+    console = Console(file=io.StringIO(), width=200)
+    config = with_training(tiny_config, optimizer="adam", learning_rate=0.01, epochs=8)
+    result = train(config, tmp_path / "run", console=console)
+    assert result is not None
+    perplexities = [math.exp(epoch.valid_nats) for epoch in result.figures.curve]
+    assert perplexities[0] > frequencies > perplexities[-1]
+    said = f"  no better than word frequencies ({frequencies:.2f})"
+    epochs = [line for line in lines(console) if re.match("epoch  ", line)]
+    assert [line.endswith(said) for line in epochs] == [value >= frequencies for value in perplexities]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs the signals of job control")

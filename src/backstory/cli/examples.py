@@ -69,7 +69,9 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
         "Tune a cache around it": "reader tune runs/demo --reader dynamic --reader cache",
     },
     "reader train": {"Train the meta-learner, then read with it": "reader train runs/demo"},
-    "reader audit": {"Audit a stack of readers at random positions": "reader audit runs/demo --reader dynamic --reader cache"},
+    "reader audit": {
+        "Audit a stack of readers at random positions": "reader audit runs/demo --reader dynamic --reader cache"
+    },
     "data show": {
         "Count tokens and types": "data show wikitext-2 --data-dir data",
         "See what your text becomes in sub-word pieces": "data show my.txt --tokenizer bpe:8000",

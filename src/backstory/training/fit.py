@@ -51,6 +51,7 @@ from backstory.training.process_count import check_batch, processes
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
 from backstory.training.threads import MOST_THREADS, set_threads
+from backstory.training.validation_reading import unigram_nats
 from backstory.training.word_vectors import initialise_from_counts
 
 WORKER = "backstory.training.training_worker"
@@ -265,7 +266,8 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     """Train to the end; with `first_vectors`, make the embedding from counts first. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
-    display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens())
+    frequencies = unigram_nats(trainer.dataset)
+    display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens(), frequencies)
     try:
         with CLOCK.listening():
             if first_vectors:

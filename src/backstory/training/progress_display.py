@@ -32,9 +32,14 @@ class Display:
         unit: str = "word",
         minutes: float | None = None,
         epoch_tokens: int = 0,
+        unigram_nats: float | None = None,
     ) -> None:
-        """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes` is the planned time."""
+        """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes` is the planned time.
+
+        `unigram_nats` is what word frequencies alone reach on validation; an epoch that is no better is marked.
+        """
         self.console = console
+        self._unigram, self._unit = unigram_nats, unit
         per = "" if unit == "word" else f" per {unit}"
         self._measure, self._score = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
         columns = (
@@ -104,6 +109,8 @@ class Display:
         if epoch.answers is not None:
             answers = f"  {epoch.answers.token_accuracy:.1%} of answers right"
         averaging = "  averaged" if epoch.averaging else ""
+        if self._unigram is not None and epoch.valid_nats >= self._unigram:
+            mark += f"  no better than {self._unit} frequencies ({self._figure(self._unigram).strip()})"
         say(
             self.console,
             f"epoch {epoch.epoch:3d}  train {self._measure} {self._figure(epoch.train_nats)}"

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from backstory.config import NonFiniteError, RunConfig
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
@@ -45,3 +47,14 @@ def read_validation(
     answers_only = config.training.answer_loss_only
     nats = accuracy.nats() if answers_only and accuracy is not None else total["nats"] / total["tokens"]
     return nats, {metric.name: metric.result() for metric in metrics}
+
+
+def unigram_nats(dataset: Dataset) -> float | None:
+    """Return the mean nats of validation under word frequencies of training, each count plus one; None for a synthetic task.
+
+    A model that is no better has learned nothing from the order of the words.
+    """
+    if dataset.answers("valid") is not None:
+        return None
+    counts = np.bincount(dataset.splits["train"].ids, minlength=len(dataset.vocabulary)) + 1.0
+    return float(np.log(counts.sum()) - np.log(counts)[dataset.splits["valid"].ids].mean())
