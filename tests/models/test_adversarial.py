@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from backstory.models import ComposedModel, MixtureOfSoftmaxes, Softmax
+from backstory.models.adversarial_shift import largest_shift, shifted, worst_shift
 from backstory.models.kernels.linear_log_prob import linear_log_prob
-from backstory.models.prediction import largest_shift, shifted, worst_shift
 
 Head = Softmax | MixtureOfSoftmaxes
 EPSILONS = [0.005, 0.028, 0.5, 1.0]

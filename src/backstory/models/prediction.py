@@ -2,11 +2,9 @@
 
 A softmax; a mixture of softmaxes (Yang et al. 2018, section 3); a pointer to earlier words (pointer networks, Vinyals et al.
 2015); an interpolation of two predictions (span-based neural buffer, eq. 9, and the neural cache); any of them with a
-temperature. The adversarial shift of the softmax (Wang, Gong and Liu 2019) is here as well, since it works on a prediction's
-own output weights.
+temperature.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backstory.config.arguments import checked, diagnosed
+from backstory.models.adversarial_shift import shifted, worst_shift
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import ScoredTargets, linear_log_prob
 from backstory.models.positions import all_positions, in_pieces, steps_at
@@ -346,36 +345,6 @@ def _linear_log_prob(prediction: Softmax | MixtureOfSoftmaxes, vectors: Tensor, 
     learning = vectors.requires_grad  # a view that is made without gradients does not say so
     flat, weight, bias = vectors.flatten(0, -2), prediction.weight, prediction.bias
     return linear_log_prob(flat, weight, bias, targets, scored=prediction.scored, learning=learning)
-
-
-def largest_shift(dtype: torch.dtype) -> float:
-    """Return the largest shift for which p + (1 - p) e^s is accurate to 2% although 1 - p is rounded: 12 in float32."""
-    return -math.log(torch.finfo(dtype).eps) - 4
-
-
-def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> Tensor:
-    """Return the loss of the target's logit w_y h under the worst change of w_y inside a ball of radius epsilon |w_y|.
-
-    hidden (..., D), weight (V, D), targets (...) or a shape that broadcasts to it -> (...), in at least float32:
-    epsilon |w_y| |h| if w_y h > 0, else 0. Every position has its own, also if a target repeats. As in the authors' code the
-    worst change is a constant, but not h, by which it is multiplied: so the gradient is that of epsilon |w_y| |h| for h, which
-    is the gradient of the worst loss, and 0 for w_y.
-    """
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    with torch.no_grad():
-        target_weight = weight[targets]
-        radius = epsilon * torch.linalg.vector_norm(target_weight, dim=-1, dtype=wide)
-        radius = torch.where((hidden * target_weight).sum(-1) > 0, radius, 0.0)
-    return (radius * torch.linalg.vector_norm(hidden, dim=-1, dtype=wide)).clamp(max=largest_shift(wide))
-
-
-def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
-    """Return log p of the targets after their logits are lowered by `shift` (at most `largest_shift`); same shapes.
-
-    With p = e^z / (e^z + R) of the logit z and the other words' R, e^(z - s) / (e^(z - s) + R) = p / (p + (1 - p) e^s):
-    the logit is not needed again, and its gradient goes through log p.
-    """
-    return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
