@@ -31,7 +31,7 @@ from backstory.readers.base import Reader, StaticReader, block_count
 from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.readers.saved_reading import reader_identity
-from backstory.results.common import OverlapRecord, UnknownTokens
+from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
 from backstory.results.result_file import Result, result_or_none, write_result
 from backstory.runs.run import Run, open_run
@@ -101,11 +101,9 @@ def evaluate(
             static = StaticReader(setup.run.model, reader.precision)
             deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
         readings, facts = checkpoint.readings, checkpoint.facts.get("text")
-        figures = collect_figures(setup, readings, metrics, audit.report, overlap, facts)
-        figures = _proved(figures, setup, progress)
         origin = replace(origin, seconds=round(readings["text"].seconds, 1))
-        setup.run.check_unchanged(destination)
-        return write_result(destination, setup.run.name, figures, origin)
+        figures = collect_figures(setup, readings, metrics, audit.report, overlap, facts)
+        return _write(setup, figures, origin, destination, progress)
 
 
 def evaluate_corpora(
@@ -172,22 +170,31 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
                 if progress is not None:
                     progress(earlier + one.position.tokens, len(passes) * len(split.ids))
             readings[name] = one.result()
+    origin = replace(origin, seconds=round(readings["text"].seconds, 1))
     figures = collect_figures(setup, readings, metrics, audit.report, overlap)
     counts = {"lines": len(split.documents), "empty_lines": lines.empty}
-    figures = _proved(replace(figures, **counts, **window(setup, int(reading.lengths.max()))), setup, progress)
-    origin = replace(origin, seconds=round(readings["text"].seconds, 1))
-    setup.run.check_unchanged(destination)
+    figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
+    result = _write(setup, figures, origin, destination, progress)
     if options.per_line is not None:
         write_lines(options.per_line, split, lines, reading)
+    return result
+
+
+def _write(
+    setup: EvalSetup,
+    figures: EvaluationFigures,
+    origin: ProvenanceRecord,
+    destination: Path | None,
+    progress: ProgressCallback | None,
+) -> Result[EvaluationFigures]:
+    """Write the proof of the score, if one is asked for, and then the result, and return it.
+
+    Raises ChangedRun if the run has other weights by now.
+    """
+    if (proof := setup.options.proof) is not None:
+        figures = replace(figures, proof=write_proof(setup, proof, figures.nats_per_token, progress))
+    setup.run.check_unchanged(destination)
     return write_result(destination, setup.run.name, figures, origin)
-
-
-def _proved(figures: EvaluationFigures, setup: EvalSetup, progress: ProgressCallback | None) -> EvaluationFigures:
-    """Return the figures with the proof of their score, if one is to be written."""
-    proof = setup.options.proof
-    if proof is None:
-        return figures
-    return replace(figures, proof=write_proof(setup, proof, figures.nats_per_token, progress))
 
 
 @restored_threads()
