@@ -136,8 +136,6 @@ def generate(
     Example:
         >>> print("".join(bs.generate("runs/demo", "return the", tokens=50, temperature=0.8)))
     """
-    if tokens < 1:
-        raise UserError(f"the number of tokens must be at least 1, not {tokens}")
     if "" in stop:
         raise UserError("a text to stop at must not be empty")
     sampling = Sampling(temperature, top_k, top_p)
