@@ -19,6 +19,7 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
 from backstory.models.kernels import compiled
+from backstory.models.kernels.compiled import BOUND
 from backstory.models.kernels.factored_gradients import AnyGradient
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare, displace
 from backstory.readers.gradient_statistics import Statistics
@@ -29,8 +30,10 @@ from backstory.runs.run import weights as parameters
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
 
-BOUND = 3.0
-"""Features lie within plus and minus this, and so does log of what a gate is multiplied by."""
+LARGE_GRADIENT = 10.0
+"""Unit of a feature: |grad| / (RMS + eps) that counts as large."""
+MANY_STEPS = 200.0
+"""Unit of a feature: steps of the size eta RMS / (RMS + eps) that make a displacement large."""
 TINY = 1e-30
 WIDEST = -math.log(TINY)
 """Logs of gradients and displacements lie within plus and minus this."""
@@ -100,12 +103,12 @@ class Features:
     @cached_property
     def gradient_scale(self) -> Tensor:
         """(N,)"""
-        return self.base.rate / (10 * self.base.settings.rate)
+        return self.base.rate / (LARGE_GRADIENT * self.base.settings.rate)
 
     @cached_property
     def displacement_scale(self) -> Tensor:
         """(N,)"""
-        return 1 / (200 * self.base.rate * self.base.rms).clamp_(min=TINY)
+        return 1 / (MANY_STEPS * self.base.rate * self.base.rms).clamp_(min=TINY)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -178,8 +181,14 @@ class GatedUpdate(Update):
         log_rms, log_fisher = features.constant[:, region]
         weights = compiled.GatedWeights(grad, self.base.rms[region], log_rms, log_fisher, static, delta, moved)
         layers = network.weight, network.hidden_bias(tensor, self.loss), network.output, network.output_bias
-        low, high = (10 * bound for bound in exponentials(features.bounds))
-        scales = low, high, features.mean + math.log(10), features.deviation, 200 * features.base.step.rate
+        low, high = (LARGE_GRADIENT * bound for bound in exponentials(features.bounds))
+        scales = (
+            low,
+            high,
+            features.mean + math.log(LARGE_GRADIENT),
+            features.deviation,
+            MANY_STEPS * features.base.step.rate,
+        )
         compiled.gated_displace(weights, layers, compiled.FeatureScales(*scales), step)
         return True
 

@@ -1,4 +1,5 @@
 // Passes over float32 matrices for a few positions of a text. Every matrix is stored row by row, without gaps.
+// `compiled.py` defines BOUND, the bound of a feature and of the log of what a gate is multiplied by.
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -289,7 +290,7 @@ TILE gate_span(const int outputs, const Network *net, const Scales *scales, Step
     EACH features[0][v] = (features[0][v] - scales->mean) / scales->deviation;
     EACH features[1][v] = sign(g[v]);
     EACH features[2][v] = magnitude(d[v] / within(scales->displacement * r[v] / scale[v], 1e-30f, INFINITY));
-    EACH features[2][v] = within(features[2][v], 0.0497870684f, 20.0855369f);  // exp(-3) to exp(3)
+    EACH features[2][v] = within(features[2][v], expf(-BOUND), expf(BOUND));
     logarithm(features[2]);
     EACH features[3][v] = sign(d[v]) * features[1][v];
     EACH features[4][v] = AT(log_rms + v * WIDE);
@@ -302,10 +303,10 @@ TILE gate_span(const int outputs, const Network *net, const Scales *scales, Step
         EACH sum[v] = pick(sum[v] > (vec){0}, sum[v], (vec){0});
         for (int o = 0; o < outputs; o++) EACH gates[o][v] += net->output[o * net->hidden + h] * sum[v];
     }
-    for (int o = 0; o < outputs; o++) {  // exp(3 tanh(o / 3)); exactly 1 at 0
-        EACH gates[o][v] = within(gates[o][v] * (-2.0f / 3), -80, 80);
+    for (int o = 0; o < outputs; o++) {  // exp(BOUND tanh(o / BOUND)); exactly 1 at 0
+        EACH gates[o][v] = within(gates[o][v] * (-2 / BOUND), -80, 80);
         exponential(gates[o]);
-        EACH gates[o][v] = 6.0f / (1.0f + gates[o][v]) - 3.0f;
+        EACH gates[o][v] = 2 * BOUND / (1.0f + gates[o][v]) - BOUND;
         exponential(gates[o]);
     }
     EACH {

@@ -27,7 +27,9 @@ VARIABLE = "BACKSTORY_COMPILED"
 """Environment variable; 0 turns the compiled passes off."""
 FEW_ROWS = 8
 """Positions up to which products over them are faster than the library's."""
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+BOUND = 3.0
+"""Features of `gated_displace` lie within plus and minus this, and so does log of what a gate is multiplied by."""
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", f"-DBOUND={BOUND}f")
 THREADS = "-fopenmp"
 """Flag for several threads, which not every compiler has."""
 NAME = "kernels.so"
