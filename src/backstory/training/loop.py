@@ -42,7 +42,7 @@ from backstory.training.checkpointing import (
 )
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
-from backstory.training.objectives import ANSWER_SHARE, build_objective
+from backstory.training.objectives import build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
@@ -195,9 +195,8 @@ class Trainer:
 
     def _end_of_window(self, rate: float, log: Events, display: Display) -> None:
         progress = self.progress
-        figures, tokens = _means(progress.window_sums, progress.window_tokens), progress.window_tokens
-        speed = tokens / progress.window_seconds
-        values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
+        figures, speed = progress.window_means(), progress.window_tokens / progress.window_seconds
+        values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": progress.window_tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
         display.window(figures["nats"], speed)
         if self.is_unplanned:
@@ -267,7 +266,7 @@ class Trainer:
         seconds = CLOCK.seconds() - began
         progress.seconds += seconds
         progress.validation_seconds += seconds
-        figures = _means(progress.epoch_sums, progress.epoch_tokens)
+        figures = progress.epoch_means()
         epoch = EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
@@ -414,9 +413,3 @@ class Trainer:
             self.average = None
         elif self.average is None and stages.averages_always(settings):
             self.average = WeightAverage(self.parameters)
-
-
-def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:
-    """Return means per token; if only answers are trained on, per answer token, except for the share of answers."""
-    counted = sums.get(ANSWER_SHARE, tokens) or 1.0
-    return {name: total / (tokens if name == ANSWER_SHARE else counted) for name, total in sums.items()}

@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 from backstory.config.errors import shown
 from backstory.storage.documents import conforms
+from backstory.training.objectives import ANSWER_SHARE
 
 
 @dataclass
@@ -103,6 +104,14 @@ class Progress:
             for name, value in figures.items():
                 sums[name] = sums.get(name, 0.0) + value * tokens
 
+    def epoch_means(self) -> dict[str, float]:
+        """Return the objective's figures since the start of the epoch, by name."""
+        return _means(self.epoch_sums, self.epoch_tokens)
+
+    def window_means(self) -> dict[str, float]:
+        """Return the objective's figures since the last line of the log, by name."""
+        return _means(self.window_sums, self.window_tokens)
+
     def begin_epoch(self) -> None:
         """Start the sums of an epoch."""
         self.epoch_sums, self.epoch_tokens, self.epoch_seconds = {}, 0, 0.0
@@ -111,3 +120,9 @@ class Progress:
     def begin_window(self) -> None:
         """Start the sums of the next line of the log."""
         self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
+
+
+def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:
+    """Return means per token; if only answers are trained on, per answer token, except for the share of answers."""
+    counted = sums.get(ANSWER_SHARE, tokens) or 1.0
+    return {name: total / (tokens if name == ANSWER_SHARE else counted) for name, total in sums.items()}
