@@ -1,6 +1,7 @@
 """Checkpoints of a training: all that makes resuming bit-exact as named tensors, and back, and the files that hold them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from backstory.storage.checkpoint import (
     rotate_checkpoints,
     write_checkpoint,
 )
+from backstory.storage.documents import conforms
 from backstory.storage.manifest import BEST, LAST
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
+from backstory.training.progress import Progress
+
+START_AGAIN = "start again with --overwrite"
 
 
 def pack(
@@ -132,10 +137,52 @@ def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
         raise ValueError("the states of the random-number generators are damaged") from None
 
 
-def write_last(folder: RunFolder, step: int, tensors: dict[str, dict[str, Tensor]], document: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class SavedRun:
+    """The document of a checkpoint: where a training stood, and what it was trained on and with."""
+
+    progress: Progress
+    config: dict[str, Any] | str
+    """The settings; of checkpoints of early versions, their hash."""
+    corpus: str
+    """Fingerprint of the corpus."""
+    ranks: int
+    threads: int
+    """Threads of each; earlier versions did not save them, and used as many as torch and torchrun would."""
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint) -> "SavedRun":
+        """Return what a checkpoint says of its run. Raises UserError."""
+        saved = checkpoint.documents.get("progress")
+        hints = {"progress": Any, "config": dict[str, Any] | str, "corpus": str, "ranks": int, "threads": int}
+        if isinstance(saved, dict):
+            saved = {"threads": torch.get_num_threads() if saved.get("ranks") == 1 else 1, **saved}
+        if checkpoint.documents.keys() != {"progress"} or not isinstance(saved, dict) or saved.keys() != hints.keys():
+            raise UserError(
+                f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {START_AGAIN}"
+            )
+        if not all(conforms(saved[name], hint) for name, hint in hints.items()) or saved["threads"] < 1:
+            raise UserError(
+                f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {START_AGAIN}"
+            )
+        try:
+            return cls(**{**saved, "progress": Progress.read(saved["progress"])})
+        except ValueError as error:
+            raise UserError(
+                f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "
+                f"go on with that version, or {START_AGAIN}"
+            ) from None
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values, which `read` parses."""
+        return {**vars(self), "progress": vars(self.progress)}
+
+
+def write_last(folder: RunFolder, tensors: dict[str, dict[str, Tensor]], saved: SavedRun) -> None:
     """Write the checkpoint to resume from after a step, and remove all but the last two."""
     folder.check_in_place()
-    rotate_checkpoints(write_checkpoint(folder.checkpoints, f"{LAST}-{step}", tensors, {"progress": document}), keep=2)
+    name, documents = f"{LAST}-{saved.progress.step}", {"progress": saved.document()}
+    rotate_checkpoints(write_checkpoint(folder.checkpoints, name, tensors, documents), keep=2)
 
 
 def drop_last(folder: RunFolder, step: int) -> bool:

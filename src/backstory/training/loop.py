@@ -27,6 +27,8 @@ from backstory.training import stages
 from backstory.training.batches import EpochBatches
 from backstory.training.callbacks import Callbacks
 from backstory.training.checkpointing import (
+    START_AGAIN,
+    SavedRun,
     check_files,
     drop_last,
     keep_best,
@@ -337,9 +339,7 @@ class Trainer:
         try:
             load_weights(self.model, read_best(self.folder, self.progress.best_epoch).tensors["weights"])
         except (DamagedCheckpoint, ValueError) as error:
-            raise UserError(
-                f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
-            ) from None
+            raise UserError(f"{error}; fine-tuning has no weights to begin from: {START_AGAIN}") from None
         self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
@@ -364,10 +364,9 @@ class Trainer:
             return
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
-        run = {"progress": vars(self.progress), "config": to_dict(self.config)}
-        run |= {"corpus": self.dataset.fingerprint, "ranks": self.ranks.world, "threads": torch.get_num_threads()}
-        tensors = pack(self.model, self.optimizer, self.average, rank_tensors)
-        write_last(self.folder, self.progress.step, tensors, run)
+        settings, corpus = to_dict(self.config), self.dataset.fingerprint
+        saved = SavedRun(self.progress, settings, corpus, self.ranks.world, torch.get_num_threads())
+        write_last(self.folder, pack(self.model, self.optimizer, self.average, rank_tensors), saved)
         self.drop_other_best()
         self.saved_at = time.monotonic()
 

@@ -1,10 +1,7 @@
 """The start of a training: the newest whole checkpoint of its own, or the best weights of another run."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from backstory.config import UserError, plural
 from backstory.config.errors import FolderConflict, pasted
@@ -16,19 +13,18 @@ from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import is_fixed
 from backstory.runs.run import Run, check_tensors, load_run, load_weights, weights
 from backstory.runs.run_folder import RunFolder, trained_with
-from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
+from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
 from backstory.storage.manifest import LAST
 from backstory.storage.run_files import RESULT
+from backstory.training.checkpointing import START_AGAIN, SavedRun
 from backstory.training.events import check_log
 from backstory.training.loop import Trainer
-from backstory.training.progress import Progress
 
 INIT_FROM = "init_from"
 """Key of a run's provenance: the run whose weights it was initialised from."""
 _KEPT = {"command": str | None, "started": str | None, INIT_FROM: dict[str, str] | None}
 """Types of the part of a run's provenance that stays when it is resumed; every result of the training repeats it."""
-_AGAIN = "start again with --overwrite"
 
 
 def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
@@ -76,11 +72,11 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
     try:
         checkpoint = newest_checkpoint(folder.checkpoints, LAST)
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; there is no other checkpoint to resume from: {_AGAIN}") from None
+        raise UserError(f"{error}; there is no other checkpoint to resume from: {START_AGAIN}") from None
     if checkpoint is None:
         _check_without_checkpoint(folder)
         return frozenset()
-    saved = _SavedRun.read(checkpoint)
+    saved = SavedRun.read(checkpoint)
     if saved.ranks != trainer.ranks.world:
         workers = f"{saved.ranks} {plural('worker', saved.ranks)}, not {trainer.ranks.world}"
         torchrun = (
@@ -127,47 +123,12 @@ def first_provenance(folder: RunFolder) -> dict[str, Any]:
 def _check_without_checkpoint(folder: RunFolder) -> None:
     """Raise UserError if a run without a checkpoint had come further than its first epoch: its checkpoints are lost."""
     if INIT_FROM in first_provenance(folder):
-        raise UserError(f"{folder.path} was stopped before its first checkpoint; {_AGAIN} and --init-from")
+        raise UserError(f"{folder.path} was stopped before its first checkpoint; {START_AGAIN} and --init-from")
     # Counted in the raw text, as the last line may be torn.
     lines = read_lines(folder.metrics, folder.path) if folder.metrics.exists() else ()
     epochs = sum(line.startswith(b'{"event": "epoch"') for line in lines)
     if epochs > 1 or (folder.path / RESULT).is_file():
         raise UserError(
             f"{folder.path} was trained, but {folder.checkpoints} has no checkpoint left to resume from; "
-            f"put it back, or {_AGAIN}"
+            f"put it back, or {START_AGAIN}"
         )
-
-
-@dataclass(frozen=True)
-class _SavedRun:
-    """The document of a checkpoint."""
-
-    progress: Progress
-    config: dict[str, Any] | str
-    """The settings; of checkpoints of early versions, their hash."""
-    corpus: str
-    """Fingerprint of the corpus."""
-    ranks: int
-    threads: int
-    """Threads of each; earlier versions did not save them, and used as many as torch and torchrun would."""
-
-    @classmethod
-    def read(cls, checkpoint: Checkpoint) -> "_SavedRun":
-        """Return what a checkpoint says of its run. Raises UserError."""
-        saved = checkpoint.documents.get("progress")
-        hints = {"progress": Any, "config": dict[str, Any] | str, "corpus": str, "ranks": int, "threads": int}
-        if isinstance(saved, dict):
-            saved = {"threads": torch.get_num_threads() if saved.get("ranks") == 1 else 1, **saved}
-        if checkpoint.documents.keys() != {"progress"} or not isinstance(saved, dict) or saved.keys() != hints.keys():
-            raise UserError(
-                f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {_AGAIN}"
-            )
-        if not all(conforms(saved[name], hint) for name, hint in hints.items()) or saved["threads"] < 1:
-            raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {_AGAIN}")
-        try:
-            return cls(**{**saved, "progress": Progress.read(saved["progress"])})
-        except ValueError as error:
-            raise UserError(
-                f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "
-                f"go on with that version, or {_AGAIN}"
-            ) from None
