@@ -1,7 +1,6 @@
 """Train a model into a run folder: `backstory train` as a function."""
 
 import json
-import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,39 +17,38 @@ from backstory.config.arguments import checked
 from backstory.config.clock import CLOCK
 from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
-from backstory.config.scores import perplexity
 from backstory.config.small_file import resolved
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say, shown_progress
-from backstory.data import check_synthetic, prepare, unknown_share
-from backstory.data.overlap import check_splits_differ, overlaps
+from backstory.data import Dataset, check_synthetic, prepare
+from backstory.data.overlap import check_splits_differ
 from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.jobs.ranks import Ranks, joined
 from backstory.jobs.workers import MOST_WORKERS, hosted
-from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
+from backstory.models import build_model, choose_device, choose_precision, device_name
 from backstory.models.devices import keep_freed_memory, restored_threads
-from backstory.results.common import OverlapRecord, ProvenanceRecord, UnknownTokens
+from backstory.results.common import ProvenanceRecord
 from backstory.results.result_file import Result, result_or_none, write_result
-from backstory.results.training_record import EpochRecord, TrainingFigures, TrainingTokens
-from backstory.runs.run import best_checkpoint, corpus_places, tensors_hash, weights
+from backstory.results.training_record import EpochRecord, TrainingFigures
+from backstory.runs.run import best_checkpoint, corpus_places
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.lock import locked
-from backstory.storage.manifest import BEST, WEIGHTS_FILE
+from backstory.storage.manifest import BEST
 from backstory.storage.provenance import now
 from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
 from backstory.training.announcement import announce_training
 from backstory.training.callbacks import Callbacks
-from backstory.training.checkpointing import read_best
-from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
+from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
 from backstory.training.process_count import check_batch, processes
 from backstory.training.progress_display import Display
 from backstory.training.resuming import INIT_FROM, first_provenance, initialise_from, resume
 from backstory.training.threads import MOST_THREADS, set_threads
+from backstory.training.training_figures import best_hashes, collect_training_figures, scored_unit
 from backstory.training.validation_reading import unigram_nats
 from backstory.training.word_vectors import initialise_from_counts
 
@@ -97,47 +95,39 @@ def train(
     others |= {"allow_equal_splits": allow_equal_splits}
     with _joined_ranks(config, out, mode, accept, workers, threads, others) as (ranks, in_place, threads):
         keep_freed_memory()
-        with shown_progress(console if ranks.first else make_console(quiet=True)):
+        if not ranks.first:
+            callbacks, console = (), make_console(quiet=True)
+        with shown_progress(console):
             dataset = prepare(config.text, data_dir, tokenizer=_saved_pieces(out, config) if mode == "resume" else None)
-        device = choose_device(config.training.device)
         check_splits_differ(dataset, allow_equal_splits)
-        precision = choose_precision(config.training.precision, device)
-        text = Text(len(dataset.vocabulary), len(dataset.splits["train"].ids))
-        check_memory(config, text, precision, device, ranks)
-
-        torch.manual_seed(config.seed)
-        model = build_model(config.model, text.types).to(device)
-        if not ranks.first:  # the weights are the same on every rank, the dropout masks are not
-            torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
-        calls = Callbacks(callbacks if ranks.first else (), device)
-        trainer = Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks, calls)
-
+        trainer = _build_trainer(config, dataset, out, data_dir, ranks, callbacks)
         initial_run = None if init_from is None else initialise_from(trainer, init_from)
         changed = resume(trainer, accept) if mode == "resume" else frozenset()
         # Accepted differences and initial weights are in the first checkpoint, so the next resume need not name them.
         save_first = bool(changed) or initial_run is not None
-        with shown_progress(console if ranks.first else make_console(quiet=True)):
+        with shown_progress(console):
             choice = None if trainer.progress.finished else set_threads(trainer, threads)
         first_vectors = _begins_with_counts(trainer, mode, init_from)
         if not ranks.first:
-            _run_loop(trainer, Events(), make_console(quiet=True), save_first, first_vectors)
+            _run_loop(trainer, Events(), console, save_first, first_vectors)
             return None
 
-        if trainer.progress.finished and not changed and _finished_result(trainer.folder):
-            best_checkpoint(out)
+        finished = _finished_result(trainer.folder) if trainer.progress.finished and not changed else None
+        if finished is not None:
+            best_checkpoint(out)  # raises where its weights are damaged
         announce_training(console, trainer, mode, choice)
         # Otherwise a run killed before its provenance names the other run would be resumed without those weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
         trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
+        if finished is not None:
+            return finished
         with _explained_failures(trainer.folder):
-            if trainer.progress.finished and not changed and (result := _finished_result(trainer.folder)):
-                return result
             origin = begun or _write_provenance(trainer, changed)
             log = _open_log(trainer, track, "metrics" in changed)
             _run_loop(trainer, log, console, save_first, first_vectors)
             seconds = round(trainer.progress.seconds, 1)
-            origin = replace(origin, seconds=seconds, ended=now(), **_best_hashes(trainer))
-            return write_result(out, run_name(out), _figures(trainer), origin)
+            origin = replace(origin, seconds=seconds, ended=now(), **best_hashes(trainer))
+            return write_result(out, run_name(out), collect_training_figures(trainer), origin)
 
 
 def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
@@ -166,6 +156,22 @@ def _check_arguments(
         raise UserError("a resumed run continues with its own weights; leave --init-from out")
     if init_from is not None and mode == "overwrite" and resolved(init_from) == resolved(out):
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
+
+
+def _build_trainer(
+    config: RunConfig, dataset: Dataset, out: Path, data_dir: Path | None, ranks: Ranks, callbacks: Sequence[Any]
+) -> Trainer:
+    """Return the training before its first step, with the random numbers of its seed. Raises UserError if it cannot fit."""
+    device = choose_device(config.training.device)
+    precision = choose_precision(config.training.precision, device)
+    text = Text(len(dataset.vocabulary), len(dataset.splits["train"].ids))
+    check_memory(config, text, precision, device, ranks)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, text.types).to(device)
+    if not ranks.first:  # the weights are the same on every rank, the dropout masks are not
+        torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
+    calls = Callbacks(callbacks, device)
+    return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks, calls)
 
 
 @contextmanager
@@ -267,7 +273,7 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
     frequencies = unigram_nats(trainer.dataset)
-    display = Display(console, *sizes, _unit(trainer), minutes, trainer.epoch_tokens(), frequencies)
+    display = Display(console, *sizes, scored_unit(trainer), minutes, trainer.epoch_tokens(), frequencies)
     try:
         with CLOCK.listening():
             if first_vectors:
@@ -329,50 +335,3 @@ def _open_log(trainer: Trainer, track: Sequence[str], damaged: bool) -> Events:
     if damaged:
         progress.log_bytes = mend_log(folder.metrics, progress.step, progress.epoch - 1)
     return Events(MetricsLog(folder.metrics, progress.log_bytes), trackers)
-
-
-def _best_hashes(trainer: Trainer) -> dict[str, str]:
-    """Return the hashes of the best weights, as their readers compute them; empty if they are damaged."""
-    try:
-        best = read_best(trainer.folder, trainer.progress.best_epoch)
-    except DamagedCheckpoint:
-        return {}
-    names = weights(trainer.model).keys()
-    if best.tensors["weights"].keys() != names:
-        return {}
-    ordered = {name: best.tensors["weights"][name] for name in names}
-    return {"weights": tensors_hash(ordered), "weights_file": best.hashes[WEIGHTS_FILE]}
-
-
-def _unit(trainer: Trainer) -> str:
-    """Return the unit of scores: a token of the text, or of an answer if only answers are trained on."""
-    unit = trainer.dataset.vocabulary.tokenizer.unit
-    return f"answer {unit}" if trainer.config.training.answer_loss_only else unit
-
-
-def _figures(trainer: Trainer) -> TrainingFigures:
-    """Return the figures of a training."""
-    path = trainer.folder.metrics
-    curve = [EpochRecord.read(event, str(path)) for event in read_events(path, "epoch")]
-    progress, dataset = trainer.progress, trainer.dataset
-    scored = {name: split.ids for name, split in dataset.splits.items()}
-    if trainer.config.training.answer_loss_only:
-        scored = {name: ids[dataset.answer_mask(ids)] for name, ids in scored.items()}
-    assert progress.best_nats is not None
-    speeds = [epoch.tokens_per_second for epoch in curve if epoch.tokens_per_second is not None]
-    if not speeds:
-        speeds = [round(progress.epoch_tokens / progress.epoch_seconds, 1)]
-    shares = {name: unknown_share(dataset.vocabulary, split) for name, split in dataset.splits.items()}
-    return TrainingFigures(
-        parameters=count_parameters(trainer.model),
-        epochs=progress.epoch - 1,  # a repaired log has lines on fewer
-        best_epoch=progress.best_epoch,
-        valid_nats=progress.best_nats,
-        valid_perplexity=perplexity(progress.best_nats),
-        unit=_unit(trainer),
-        tokens=TrainingTokens.of({name: len(ids) for name, ids in scored.items()}),
-        unknown={name: UnknownTokens.counted(share) for name, share in shares.items()},
-        overlap=OverlapRecord.measured(overlaps(dataset)),
-        tokens_per_second=statistics.median(speeds),
-        curve=tuple(curve),
-    )
