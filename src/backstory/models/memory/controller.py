@@ -100,6 +100,60 @@ class _MemoryStep(NamedTuple):
         return d_interface, d_before
 
 
+class _Layers(NamedTuple):
+    """The LSTM layers over a segment, which a forward pass fills step by step."""
+
+    weights: tuple[LayerWeights, ...]
+    products: list[Tensor]
+    """(T, B, 4H) of each layer: W_x x_t + b, of the words at all steps."""
+    inputs: list[Tensor]
+    """(T, B, R M + H') of each layer: its input beside the words."""
+    cells: list[Cells]
+    outputs: Tensor
+    """(T + 1, B, sum of H): all layers' outputs before the segment and after each step."""
+
+    @classmethod
+    def start(
+        cls,
+        words: Tensor,
+        hidden: Sequence[Tensor],
+        cells: Sequence[Tensor],
+        weights: tuple[LayerWeights, ...],
+    ) -> "_Layers":
+        """Multiply the words (B, T, E), and allocate the rest, from h and c (B, H) of each layer."""
+        batch, steps, size = words.shape
+        flat_words = words.transpose(0, 1).contiguous().flatten(0, 1)
+        products = [
+            torch.addmm(x.bias.to(words.dtype), flat_words, x.inputs[:, :size].t()).unflatten(0, (steps, batch))
+            for x in weights
+        ]
+        inputs = [words.new_empty(steps, batch, layer.inputs.shape[1] - size) for layer in weights]
+        outputs = words.new_empty(steps + 1, batch, sum(h.shape[1] for h in hidden))
+        torch.cat([h.to(words.dtype) for h in hidden], 1, out=outputs[0])
+        return cls(weights, products, inputs, [Cells.start(c, steps) for c in cells], outputs)
+
+    def step(self, t: int, reads: Tensor, reset: Tensor | None) -> Tensor:
+        """Return all layers' outputs (B, sum of H) of step t from the reads before it (B, R M).
+
+        The texts of `reset` (B,) start from zeros.
+        """
+        sizes, width = [layer.recurrent.shape[1] for layer in self.weights], reads.shape[1]
+        before, now = (self.outputs[at].split(sizes, 1) for at in (t, t + 1))
+        if reset is not None:
+            before = [h * ~expand_mask(reset, h) for h in before]
+            for cell in self.cells:
+                cell.values[t].masked_fill_(expand_mask(reset, cell.values[t]), 0)
+        for i, layer in enumerate(self.weights):
+            x = self.inputs[i][t]
+            x[:, :width] = reads
+            if i:
+                torch.mul(now[i - 1], 1 if layer.mask is None else layer.mask, out=x[:, width:])
+            beside_words = layer.inputs[:, -x.shape[1] :]
+            gates = torch.addmm(self.products[i][t], x, beside_words.t()).addmm_(before[i], layer.recurrent.t())
+            now[i].copy_(self.cells[i].step(t, gates))
+        return self.outputs[t + 1]
+
+
 class _Saved(NamedTuple):
     """Tensors of a segment for its backward pass."""
 
@@ -125,56 +179,37 @@ def _forward(
     trace: list[AddressingTrace] | None = None,
 ) -> tuple[Tensor, list[Tensor], _Saved | None]:
     """Return the outputs, the state after them (h, c and the tensors of the memory), and the record for the backward pass."""
-    batch, steps, size = words.shape
-    sizes, reads = [h.shape[1] for h in hidden], machine.heads * machine.width
-    flat_words = words.transpose(0, 1).contiguous().flatten(0, 1)
-    # W_x x_t + b of every layer at all steps.
-    products = [
-        torch.addmm(x.bias.to(words.dtype), flat_words, x.inputs[:, :size].t()).unflatten(0, (steps, batch))
-        for x in weights.layers
-    ]
-    inputs = [words.new_empty(steps, batch, layer.inputs.shape[1] - size) for layer in weights.layers]
-    outputs = words.new_empty(steps + 1, batch, sum(sizes))
-    torch.cat([h.to(words.dtype) for h in hidden], 1, out=outputs[0])
-    all_reads = memory.memory.new_empty(steps, batch, reads)
-    cell_steps = [Cells.start(c, steps) for c in cells]
+    batch, steps, _ = words.shape
+    layers = _Layers.start(words, hidden, cells, weights.layers)
+    all_reads = memory.memory.new_empty(steps, batch, machine.heads * machine.width)
     slots, start, recorded = None, None, []
     if not record and words.device.type == "cpu":  # a GPU gains nothing by overwriting the memory
         link = None if memory.link is None else memory.link.clone()
         memory = memory._replace(memory=memory.memory.clone(), link=link)
         slots = SlotsInPlace(memory.memory, machine.addressing.kind == "window")
     for t in range(steps):
-        before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
         if (reset := _reset_mask(document_start, t)) is not None:
-            before = [h * ~expand_mask(reset, h) for h in before]
-            for cell in cell_steps:
-                cell.values[t].masked_fill_(expand_mask(reset, cell.values[t]), 0)
             start = start or machine.start(memory.memory, 1)
             memory = memory.restarted(start, reset)
             if slots is not None:
                 slots.replace(memory.memory)
-        for i, layer in enumerate(weights.layers):
-            x = inputs[i][t]
-            x[:, :reads] = memory.reads.flatten(1)
-            if i:
-                torch.mul(now[i - 1], 1 if layer.mask is None else layer.mask, out=x[:, reads:])
-            gates = torch.addmm(products[i][t], x, layer.inputs[:, size:].t()).addmm_(before[i], layer.recurrent.t())
-            now[i].copy_(cell_steps[i].step(t, gates))
-        interface = torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t()).to(all_reads.dtype)
+        output = layers.step(t, memory.reads.flatten(1), reset)
+        interface = torch.addmm(weights.bias.to(words.dtype), output, weights.interface.t()).to(all_reads.dtype)
         if record:
             recorded.append(_MemoryStep.record(machine, interface, memory))
             memory = memory.like(after.detach() for after in recorded[-1].after.tensors())
         else:
             memory = machine.step(interface, memory, slots, trace)
         all_reads[t] = memory.reads.flatten(1)
-    saved = None
+    outputs, saved = layers.outputs, None
     if record:
         before = outputs[:-1] if document_start is None else outputs[:-1] * ~document_start.t().unsqueeze(2)
-        saved = _Saved(inputs, cell_steps, before, outputs[1:], recorded)
-    output = torch.cat([outputs[1:].to(all_reads.dtype), all_reads], 2).transpose(0, 1)
+        saved = _Saved(layers.inputs, layers.cells, before, outputs[1:], recorded)
+    joined = torch.cat([outputs[1:].to(all_reads.dtype), all_reads], 2).transpose(0, 1)
     # Copies, so that a stored state does not hold on to the whole segment.
-    after = [h.to(old.dtype, copy=True) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
-    return output, [*after, *(c.values[steps].clone() for c in cell_steps), *memory.tensors()], saved
+    last = outputs[-1].split([h.shape[1] for h in hidden], 1)
+    after = [h.to(old.dtype, copy=True) for h, old in zip(last, hidden, strict=True)]
+    return joined, [*after, *(c.values[steps].clone() for c in layers.cells), *memory.tensors()], saved
 
 
 def _reset_mask(document_start: Tensor | None, t: int) -> Tensor | None:
@@ -234,16 +269,7 @@ class _ControllerSegment(torch.autograd.Function):
             if (reset := _reset_mask(ctx.document_start, t)) is not None:  # no gradient flows to the document before
                 for d in (*d_hidden, *(cell.d_c for cell in d_cells), *d_memory):
                     d.masked_fill_(expand_mask(reset, d), 0)
-        flat_words, before = words.transpose(0, 1).flatten(0, 1), saved.before.split(sizes, 2)
-        d_words, d_weights = torch.zeros_like(flat_words), []
-        for i, (layer, cell) in enumerate(zip(weights.layers, d_cells, strict=True)):
-            gates = cell.d_gates.flatten(2).flatten(0, 1)
-            d_words.addmm_(gates, layer.inputs[:, :size])
-            d_inputs = torch.empty_like(layer.inputs)
-            torch.mm(gates.t(), flat_words, out=d_inputs[:, :size])
-            torch.mm(gates.t(), saved.inputs[i].flatten(0, 1), out=d_inputs[:, size:])
-            d_bias = gates.sum(0, dtype=wide).to(layer.bias.dtype)
-            d_weights += [d_inputs, torch.mm(gates.t(), before[i].flatten(0, 1)), d_bias]
+        d_words, d_weights = _layer_gradients(words, saved, d_cells, weights.layers)
         d_flat = d_interface.flatten(0, 1)
         d_start = [
             *(d.to(h.dtype) for d, h in zip(d_hidden, hidden, strict=True)),
@@ -254,8 +280,26 @@ class _ControllerSegment(torch.autograd.Function):
             torch.mm(d_flat.t(), saved.outputs.flatten(0, 1)),
             d_flat.sum(0, dtype=wide).to(weights.bias.dtype),
         )
-        d_words = d_words.unflatten(0, (steps, batch)).transpose(0, 1)
         return None, None, None, None, d_words, *d_start, *d_projection, *d_weights
+
+
+def _layer_gradients(
+    words: Tensor, saved: _Saved, d_cells: Sequence[CellGradients], layers: Sequence[LayerWeights]
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients of the words (B, T, E) and of `inputs`, `recurrent` and `bias` of each layer."""
+    batch, steps, size = words.shape
+    flat_words, wide = words.transpose(0, 1).flatten(0, 1), saved.cells[0].gates.dtype
+    before = saved.before.split([layer.recurrent.shape[1] for layer in layers], 2)
+    d_words, d_weights = torch.zeros_like(flat_words), []
+    for i, (layer, cell) in enumerate(zip(layers, d_cells, strict=True)):
+        gates = cell.d_gates.flatten(2).flatten(0, 1)
+        d_words.addmm_(gates, layer.inputs[:, :size])
+        d_inputs = torch.empty_like(layer.inputs)
+        torch.mm(gates.t(), flat_words, out=d_inputs[:, :size])
+        torch.mm(gates.t(), saved.inputs[i].flatten(0, 1), out=d_inputs[:, size:])
+        d_bias = gates.sum(0, dtype=wide).to(layer.bias.dtype)
+        d_weights += [d_inputs, torch.mm(gates.t(), before[i].flatten(0, 1)), d_bias]
+    return d_words.unflatten(0, (steps, batch)).transpose(0, 1), d_weights
 
 
 def _unflattened(
