@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,54 +120,73 @@ def compress(
     data, options = read_all(file), LoadOptions.of(**loading)
     run, opened, layers = open_reader(model, reader, precision, options, overrides)
     check_rows(opened, batch_size)
-    started = time.perf_counter()
-    spelling = Spelling.of(run.vocabulary)
-    units, rest = spelling.cut(data)
-    coder, speller, sha256 = Encoder(), Speller(spelling), hashlib.sha256(data).hexdigest()
-    groups = side_by_side(len(units), batch_size)
+    started, sha256 = time.perf_counter(), hashlib.sha256(data).hexdigest()
     with _saving(out, run, opened, layers, sha256, batch_size, save_every, resume) as checkpoint:
-        if units and not (checkpoint is not None and checkpoint.is_resumed):
-            _choose_threads(
-                opened, [unit.id for unit in units[: max(TOKENS, COLUMNS * batch_size)]], batch_size, len(units)
-            )
-        coded = code_text(
-            coder,
-            opened,
-            run.vocabulary.start,
-            groups,
-            units=units,
-            speller=speller,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
-        before = coder.bits
-        speller.rest(coder, rest)
-        code = coder.finish()
+        encoded = _encode(data, run, opened, batch_size, checkpoint, progress)
         header = Header(
             content="file",
             size=len(data),
             sha256=sha256,
-            tokens=len(units),
-            code_size=len(code),
-            code_crc=zlib.crc32(code),
+            tokens=encoded.tokens,
+            code_size=len(encoded.code),
+            code_crc=zlib.crc32(encoded.code),
             **describe(run, opened, layers, options, overrides or {}, batch_size),
         )
-        content = pack(header, code)
+        content = pack(header, encoded.code)
         if out is not None:
             write(Path(out), content)
-    model_bits, spelling_bits = coded.bits["model"], coded.bits["spelling"] + coder.bits - before
     return Compressed(
         size=len(data),
-        tokens=len(units),
+        tokens=encoded.tokens,
         code_size=len(content),
-        header_size=len(content) - len(code),
-        model_bits=model_bits,
-        spelling_bits=spelling_bits,
-        check_bits=coded.bits["checks"],
-        bits_per_byte=(model_bits + spelling_bits) / len(data) if data else None,
+        header_size=len(content) - len(encoded.code),
+        model_bits=encoded.model_bits,
+        spelling_bits=encoded.spelling_bits,
+        check_bits=encoded.check_bits,
+        bits_per_byte=(encoded.model_bits + encoded.spelling_bits) / len(data) if data else None,
         seconds=round(time.perf_counter() - started, 1),
         data=content,
     )
+
+
+class _Encoded(NamedTuple):
+    """The code of a file, and the lengths of its parts."""
+
+    code: bytes
+    tokens: int
+    model_bits: float
+    spelling_bits: float
+    check_bits: float
+
+
+def _encode(
+    data: bytes,
+    run: Run,
+    reader: Reader,
+    batch_size: int,
+    checkpoint: CodeCheckpoint | None,
+    progress: ProgressCallback | None,
+) -> _Encoded:
+    """Cut the bytes of a file into tokens, and code each by the reader's distribution and how it is spelled."""
+    spelling = Spelling.of(run.vocabulary)
+    units, rest = spelling.cut(data)
+    if units and not (checkpoint is not None and checkpoint.is_resumed):
+        ids = [unit.id for unit in units[: max(TOKENS, COLUMNS * batch_size)]]
+        _choose_threads(reader, ids, batch_size, len(units))
+    coder, speller, groups = Encoder(), Speller(spelling), side_by_side(len(units), batch_size)
+    coded = code_text(
+        coder,
+        reader,
+        run.vocabulary.start,
+        groups,
+        units=units,
+        speller=speller,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    bits, before = coded.bits, coder.bits
+    speller.rest(coder, rest)
+    return _Encoded(coder.finish(), len(units), bits["model"], bits["spelling"] + coder.bits - before, bits["checks"])
 
 
 def _saving(
