@@ -22,7 +22,7 @@ from backstory.models.eager_optimizer import eager
 from backstory.models.kernels.factored_gradients import AnyGradient, whole
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
-from backstory.readers.learned import GateNetwork, Learned, LearnedReader, logs_of
+from backstory.readers.learned import LARGE_GRADIENT, GateNetwork, Learned, LearnedReader, logs_of
 from backstory.readers.moving_weights import MovingWeights
 
 
@@ -211,7 +211,7 @@ class SpreadReader(DynamicEvaluation):
             if gradient is None:
                 continue
             flat = gradient.flatten()
-            logs = logs_of(flat.to(rate.dtype), rate[region] / (10 * self.settings.rate))
+            logs = logs_of(flat.to(rate.dtype), rate[region] / (LARGE_GRADIENT * self.settings.rate))
             # Weights that the segment does not touch, such as vectors of absent words, are left out.
             pieces.append(logs[flat != 0])
         variance, mean = torch.var_mean(torch.cat(pieces))
@@ -220,7 +220,7 @@ class SpreadReader(DynamicEvaluation):
 
 
 def measure_spread(reader: SpreadReader, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
-    """Return the mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
+    """Return the mean and deviation, over the first segments of the text, of log |grad| in the unit of its feature."""
     reader.start(1)
     read_segments(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
     means, variances = (torch.stack(values) for values in zip(*reader.moments, strict=True))
