@@ -18,6 +18,7 @@ from cheats import (
     InflatesALot,
     KnowsSeed0,
     PeeksAtOneIn100,
+    StartsAfresh,
 )
 from tiers import fast_then_full, several
 
@@ -230,6 +231,15 @@ def test_blocks_read_twice_or_left_out_are_no_single_pass(model: ComposedModel, 
         for index in order:
             audit.before(reader, Block(tokens, tokens.roll(-1, 1), scored, index))
         assert not audit.report.checks["one_pass"]
+
+
+@pytest.mark.parametrize("slides", [True, False])
+def test_a_window_is_named_where_a_sliding_one_may_be_at_fault(
+    model: ComposedModel, stream: Stream, slides: bool
+) -> None:
+    model.capabilities = replace(model.capabilities, slides=slides)
+    failures = audited(StartsAfresh(model), stream(LENGTH), 1, seed=0).failures
+    assert [("--window" in failure) for failure in failures if "cut into blocks" in failure] == [slides]
 
 
 def test_a_report_without_places_has_not_passed() -> None:

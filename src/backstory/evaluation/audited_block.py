@@ -278,7 +278,7 @@ class AuditedBlock:
             return "distribution", UNLISTED
         if not (apart(plain, causal).abs() <= self._decoding.each).all():
             return "causal", LATER_TOKENS
-        return "one_pass", "scores depend on how the text is cut into blocks, which this reader denies"
+        return "one_pass", DEPENDENT_CUTS + (WINDOW_HINT if self._copy.model.capabilities.slides else "")
 
     # --- small helpers ---
 
@@ -301,6 +301,8 @@ class AuditedBlock:
         return replaced(ids, self._types, self._random, cut)
 
 
+DEPENDENT_CUTS = "scores depend on how the text is cut into blocks, which this reader denies"
+WINDOW_HINT = "; if the model attends within a sliding window, --window of at most its length avoids that"
 DEPENDENT_ROWS = "a row's predictions depend on the other rows of the batch"
 LATER_TARGETS = "scores depend on targets that come later"
 LATER_TOKENS = "predictions depend on later tokens of the block"
