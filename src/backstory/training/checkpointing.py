@@ -109,12 +109,14 @@ def unpack_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def unpack_average(average: WeightAverage, model: nn.Module, tensors: dict[str, Tensor], count: int) -> None:
-    """Restore a saved average. Raises ValueError if it is not one of this model's weights."""
+def unpack_average(model: nn.Module, tensors: dict[str, Tensor], count: int) -> WeightAverage:
+    """Return a saved average of this model's weights over `count` steps. Raises ValueError if it is of others."""
     parameters = dict(model.named_parameters())
     check_tensors(tensors, parameters, "averages")
+    average = WeightAverage(parameters.values())
     average.count = count
     average.means = [tensors[name].to(parameter.device) for name, parameter in parameters.items()]
+    return average
 
 
 def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:

@@ -393,10 +393,8 @@ class Trainer:
         self.progress = progress
         load_weights(self.model, tensors["weights"])
         unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], progress.step, same_settings)
-        self.average = None
-        if progress.averaged is not None:
-            self.average = WeightAverage(self.parameters)
-            unpack_average(self.average, self.model, tensors["average"], progress.averaged)
+        count = progress.averaged
+        self.average = None if count is None else unpack_average(self.model, tensors["average"], count)
         if not same_settings and not progress.finetuning:
             self._average_as_accepted()
         suffix = rank_suffix(self.ranks.rank)
