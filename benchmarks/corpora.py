@@ -19,7 +19,7 @@ from figures import write
 from backstory.config.schema import TextConfig
 from backstory.data import prepare
 from backstory.data.overlap import overlaps
-from backstory.evaluation.metrics.metric import last_seen
+from backstory.evaluation.metrics.nats_by_distance import last_seen
 from backstory.results.common import OverlapRecord
 
 NAMES = ("stdlib", "recall", "recall, facts 0.03", "ptb", "ptb-char", "ptb-char-50", "wikitext-2", "enwik8-prefix")

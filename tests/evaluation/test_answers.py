@@ -18,7 +18,7 @@ from backstory.cli.evaluation_text import describe
 from backstory.cli.train import run_training
 from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError, formats
 from backstory.data import Algorithm, prepare
-from backstory.evaluation.metrics.metric import AnswerAccuracy
+from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.base import blocks

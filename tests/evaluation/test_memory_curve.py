@@ -18,7 +18,7 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.data import Truth
-from backstory.evaluation.metrics.metric import FROM, MemoryCurve
+from backstory.evaluation.metrics.nats_by_distance import FROM, MemoryCurve
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.readers.base import blocks
 from backstory.training import train

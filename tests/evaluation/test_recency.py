@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import backstory as bs
-from backstory.evaluation.metrics.metric import FROM, last_seen
+from backstory.evaluation.metrics.nats_by_distance import FROM, last_seen
 
 
 @given(ids=st.lists(st.integers(0, 4), max_size=40), row=st.integers(1, 15))

@@ -7,17 +7,12 @@ from typing import Any, Self
 import torch
 
 from backstory.config.options import EvalOptions
+from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
 from backstory.evaluation.metrics.gate_statistics import GateStatistics
-from backstory.evaluation.metrics.metric import (
-    AnswerAccuracy,
-    MemoryCurve,
-    Metric,
-    Recency,
-    StackLikelihood,
-    added,
-    plain_result,
-)
+from backstory.evaluation.metrics.metric import Metric, added, plain_result
+from backstory.evaluation.metrics.nats_by_distance import MemoryCurve, Recency
 from backstory.evaluation.metrics.per_token import PerToken
+from backstory.evaluation.metrics.stack_likelihood import StackLikelihood
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 
