@@ -123,6 +123,31 @@ def _make_scaled_identity(weight: Tensor, factor: float) -> None:
         weight.zero_().fill_diagonal_(factor)
 
 
+def _check_settings(config: SpanBufferConfig) -> None:
+    """Raise UserError for settings that contradict each other."""
+    stores_words, points = config.values != "spans", config.prediction == "pointer"
+    if points and (not stores_words or config.residual or config.dropout):
+        raise UserError(
+            "model.buffer.prediction pointer points to words, which are not summed or dropped; set model.buffer.values "
+            "following or last-words, no residual, and a dropout of 0"
+        )
+    if config.theta != 1.0 and not (points and config.attention == "bilinear"):
+        raise UserError(
+            "model.buffer.theta is the initial scale of a pointer with bilinear attention; leave it out, or set "
+            "model.buffer.prediction pointer and model.buffer.attention bilinear"
+        )
+    if config.values == "following" and config.ends == "present":
+        raise UserError(
+            "model.buffer.values following needs the word after a span, which is unknown if the span ends at the "
+            "present word; use model.buffer.ends previous"
+        )
+    if config.alignment == "fixed" and (stores_words or config.vectors == "words"):
+        raise UserError(
+            "model.buffer.alignment fixed stores spans only, no words; use sliding with vectors words and with "
+            "values other than spans"
+        )
+
+
 class SpanBuffer(AuxiliaryPredictor):
     """A buffer of spans, with an attention over them."""
 
@@ -131,26 +156,7 @@ class SpanBuffer(AuxiliaryPredictor):
         super().__init__()
         self.config, self.spans, self.size = config, Spans.of(config), size
         self.stores_words, self.points = config.values != "spans", config.prediction == "pointer"
-        if self.points and (not self.stores_words or config.residual or config.dropout):
-            raise UserError(
-                "model.buffer.prediction pointer points to words, which are not summed or dropped; set model.buffer.values "
-                "following or last-words, no residual, and a dropout of 0"
-            )
-        if config.theta != 1.0 and not (self.points and config.attention == "bilinear"):
-            raise UserError(
-                "model.buffer.theta is the initial scale of a pointer with bilinear attention; leave it out, or set "
-                "model.buffer.prediction pointer and model.buffer.attention bilinear"
-            )
-        if config.values == "following" and config.ends == "present":
-            raise UserError(
-                "model.buffer.values following needs the word after a span, which is unknown if the span ends at the "
-                "present word; use model.buffer.ends previous"
-            )
-        if config.alignment == "fixed" and (self.stores_words or config.vectors == "words"):
-            raise UserError(
-                "model.buffer.alignment fixed stores spans only, no words; use sliding with vectors words and with "
-                "values other than spans"
-            )
+        _check_settings(config)
         attention_size = config.attention_size or size
         if config.attention == "bilinear":
             self.query = nn.Linear(size, size, bias=False)
