@@ -20,6 +20,7 @@ from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.schema import SPLITS
+from backstory.config.small_file import user_path
 from backstory.context import EXPERIMENTS
 from backstory.data import Dataset, Vocabulary
 from backstory.evaluation.refereed_text import RefereedText
@@ -107,7 +108,7 @@ def own_text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
     if is_word:
         refuse_name(text)
         if os.path.exists(os.path.expanduser(text)):
-            return Path(text)
+            return user_path(text)
     if is_word or ("\n" not in text and _FILE_NAME.search(text)):
         raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
     try:

@@ -27,7 +27,7 @@ from backstory.config.plugin_files import LOADED
 from backstory.config.process import first_here
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.schema import SPLITS
-from backstory.config.small_file import is_pipe
+from backstory.config.small_file import is_pipe, user_path
 from backstory.config.terminal import fitted, one_line, printable_json
 
 T = TypeVar("T")
@@ -226,4 +226,4 @@ def text_source(text: str) -> Path | BinaryIO:
             raise UserError(f"there is no file '{text}'; each reader follows a flag of its own: `--reader {text}`")
     if is_pipe(Path(text)):
         print(f"backstory: {one_line(text)} is a pipe; waiting until something is written into it", file=sys.stderr)
-    return Path(text)
+    return user_path(text)

@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, typed_text
 from backstory.config import UserError
 from backstory.config.options import SAVE_EVERY, LoadOptions, Precision, ReadingOptions
+from backstory.config.small_file import user_path
 from backstory.config.strict import between
 from backstory.config.terminal import ProgressCallback, one_line, progress_bar
 
@@ -115,14 +116,14 @@ def title(file: str) -> str:
 
 def source(file: str) -> Path | BinaryIO:
     """Return what is read: a path, or standard input. Raises UserError."""
-    return typed_text() if file == "-" else Path(file)
+    return typed_text() if file == "-" else user_path(file)
 
 
 def output(out: str | None, file: str, default: str) -> Path | None:
     """Return the file that is written, or None for standard output. Raises UserError where that is a terminal."""
     named = ("-" if file == "-" else default) if out is None else out
     if named != "-":
-        return Path(named)
+        return user_path(named)
     if sys.stdout.isatty():
         raise UserError("standard output is a terminal; name a file with --out, or send it elsewhere with >")
     return None

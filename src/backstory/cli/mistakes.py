@@ -18,6 +18,7 @@ from backstory.cli.short_flags import ELSEWHERE, SHORT
 from backstory.config import nearest, pasted
 from backstory.config.errors import written_out
 from backstory.config.renamed import present_flag
+from backstory.config.small_file import user_path
 
 NONE = ("none", "None")
 """Spellings of no value; messages have the first."""
@@ -228,10 +229,10 @@ def _is_flag(token: str) -> bool:
 
 
 def read_path(value: str) -> Path:
-    """Return a path. Raises ValueError for an empty one."""
+    """Return a path that was typed. Raises ValueError for an empty one."""
     if not value:
         raise ValueError("a path is not empty")
-    return Path(value)
+    return user_path(value)
 
 
 def _reads(kind: Any, value: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, Union, cast
 
 from backstory.config.errors import UserError, check_name, nearest, out_of_memory, shown
+from backstory.config.small_file import user_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,17 +113,24 @@ def _check_of(
 
 
 def _plain(value: Any, kinds: Sequence[Any]) -> Any:
-    """Return a value as annotated: text for a path as a Path, a number of numpy as one of Python."""
-    if isinstance(value, str) and str not in kinds and Path in kinds:
-        return Path(value)
+    """Return a value as annotated: text for a path as a Path, a number of numpy as one of Python.
+
+    Text that may be a path and may be a name stays text, with `~` as the home folder.
+    """
+    if isinstance(value, str) and Path in kinds and not _may_be_text(kinds):
+        return os.path.expanduser(value) if str in kinds else user_path(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool | int | float):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    inner = [
-        typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) in _SEQUENCES and typing.get_args(kind)
-    ]
+    sequences = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) in _SEQUENCES]
+    inner = [member for of in sequences if of for member in _kinds(of[0])]
     if isinstance(value, list | tuple) and Path in inner:
         return type(value)(_plain(one, inner) for one in value)
     return value
+
+
+def _may_be_text(kinds: Sequence[Any]) -> bool:
+    """Return True if a string may be a text itself, not only the path of one."""
+    return str in kinds and typing.BinaryIO in kinds
 
 
 def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float, float] | None = None) -> None:
@@ -136,8 +144,7 @@ def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float
         raise TypeError(message)
     if typing.BinaryIO in kinds and getattr(value, "closed", False) is True:
         raise UserError(f"{name} is a closed file; open it again, and close it afterwards")
-    may_be_text = isinstance(value, str) and str in kinds and typing.BinaryIO in kinds  # a text itself, no path
-    if isinstance(value, str | os.PathLike) and Path in kinds and not may_be_text:
+    if isinstance(value, str | os.PathLike) and Path in kinds and not (isinstance(value, str) and _may_be_text(kinds)):
         path = str(value)
         if "\0" in path or max(map(len, path.split("/"))) > 255:
             raise UserError(f"{name} must be a path, and no file can be called {shown(path)}")
@@ -265,7 +272,7 @@ class Options:
             if typing.get_origin(hints[name]) is tuple and isinstance(value, str | list):
                 values[name] = (value,) if isinstance(value, str) else tuple(value)
             elif isinstance(value, str) and hints[name] == Path | None:
-                values[name] = Path(value)
+                values[name] = user_path(value)
         return cls(**values).checked()
 
     def checked(self) -> Self:
@@ -283,5 +290,5 @@ class Options:
                 plain[field.name] = value.item()
             kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
             if isinstance(value, str) and Path in kinds and str not in kinds:
-                plain[field.name] = Path(value)
+                plain[field.name] = user_path(value)
         return dataclasses.replace(self, **plain)

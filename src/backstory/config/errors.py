@@ -73,8 +73,8 @@ def check_name(name: str, known: Iterable[str], what: str, listing: str = "") ->
 
 
 def as_argument(path: object) -> str:
-    """Return a path as a command-line argument: a leading dash would make it a flag."""
-    return f"./{path}" if str(path).startswith("-") else str(path)
+    """Return a path as a command-line argument: a leading dash would make it a flag, and `~` is read as the home folder."""
+    return f"./{path}" if str(path).startswith(("-", "~")) else str(path)
 
 
 def pasted(path: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from backstory.config.errors import UserError, check_name, pasted, shown
 from backstory.config.plugin_sources import PluginSource, source_of_file, source_of_main, source_of_module
-from backstory.config.small_file import resolved
+from backstory.config.small_file import resolved, user_path
 
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugins of this process, which the processes that it starts load as well."""
@@ -36,7 +36,7 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
         file = word.partition("=")[2] if "=" in word else next(words, "")
         if not file or file.startswith("--"):
             raise UserError("--plugin needs a Python file: `--plugin my_core.py`")
-        files.append(Path(file))
+        files.append(user_path(file))
     return rest, files
 
 

@@ -14,6 +14,7 @@ from backstory.config.arguments import checked
 from backstory.config.errors import UserError, check_name, nearest, pasted, shown
 from backstory.config.ignored_settings import dotted_names, warn_ignored
 from backstory.config.schema import RunConfig
+from backstory.config.small_file import user_path
 from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Packaged(Generic[T]):
     def load(self, name_or_path: str) -> T:
         """Load a packaged file by its name, or any YAML file by its path. Raises UserError."""
         if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-            return from_file(self.kind, Path(name_or_path), expand=self.expand)
+            return from_file(self.kind, user_path(name_or_path), expand=self.expand)
         if Path(name_or_path).is_file() and name_or_path not in self.names():
             raise UserError(f"{name_or_path} is not a {self.noun}: the file of a {self.noun} ends in .yaml or .yml")
         return from_yaml(self.kind, self.text(name_or_path), f"{self.noun} {name_or_path}", self.expand)

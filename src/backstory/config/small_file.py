@@ -36,6 +36,11 @@ def resolved(path: Path | str) -> Path:
     return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for a circle before Python 3.13
 
 
+def user_path(name: str) -> Path:
+    """Return a path as its user named it: a first `~` is the home folder, which a shell leaves to us in `--out=~/runs/x`."""
+    return Path(os.path.expanduser(name))
+
+
 def is_pipe(path: Path) -> bool:
     """Return True for the path of a named pipe, or of one end of a pipe."""
     try:
