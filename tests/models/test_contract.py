@@ -128,6 +128,17 @@ def test_saved_weights_predict_the_same(model: LanguageModel, tokens: Tensor, tm
     assert torch.equal(read(other, tokens, other.start(BATCH))[0], read(model, tokens, model.start(BATCH))[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_tokens_of_a_type_that_torch_does_not_look_up_are_refused(
+    model: LanguageModel, tokens: Tensor, dtype: torch.dtype
+) -> None:
+    """A text read as bytes by numpy is of uint8."""
+    with pytest.raises(
+        TypeError, match=rf"tokens must be of torch.int64 or torch.int32, not {dtype}; use tokens.long()"
+    ):
+        model(tokens.to(dtype), model.start(len(tokens)))
+
+
 def test_weights_of_another_model_are_refused(model: LanguageModel) -> None:
     saved = weights(model)
     name = next(iter(saved))

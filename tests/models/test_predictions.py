@@ -1,6 +1,7 @@
 """Contract of every kind of prediction: sum to one, quote itself, select, temper, and interpolate."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -46,6 +47,35 @@ def test_sums_to_one(prediction: Prediction) -> None:
 
 def test_quotes_the_distribution(prediction: Prediction, targets: Tensor) -> None:
     close(prediction.log_prob(targets), prediction.log_probs().gather(2, targets[..., None])[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda t: t + 0.7, "targets must be a tensor of whole numbers, not torch.float32"),
+        (lambda t: t > 2, "targets must be a tensor of whole numbers, not torch.bool"),
+        (
+            lambda t: t.to(torch.uint8),
+            r"targets must be of torch.int64 or torch.int32, not torch.uint8; use targets.long\(\)",
+        ),
+        (lambda t: t.to("meta"), "targets must be on cpu, as the model is, not on meta"),
+    ],
+)
+def test_refuses_targets_that_torch_would_round_or_not_read(
+    prediction: Prediction, targets: Tensor, spoil: Callable[[Tensor], Tensor], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        prediction.log_prob(spoil(targets))
+
+
+@pytest.mark.parametrize("spoil", [torch.t, torch.flatten, lambda targets: targets[:1]])
+def test_refuses_targets_of_another_shape_although_they_may_be_as_many(
+    prediction: Prediction, targets: Tensor, spoil: Callable[[Tensor], Tensor]
+) -> None:
+    if prediction.activations is None:
+        pytest.skip("it does not know its shape")
+    with pytest.raises(ValueError, match=r"targets must be of shape \(2, 5\), not \("):
+        prediction.log_prob(spoil(targets))
 
 
 def test_gradients_of_both_paths_agree(prediction: Prediction, targets: Tensor) -> None:

@@ -20,7 +20,7 @@ from backstory.models.adversarial_shift import shifted, worst_shift
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import ScoredTargets, linear_log_prob
 from backstory.models.positions import all_positions, in_pieces, steps_at
-from backstory.models.state import check_ids
+from backstory.models.state import IDS, check_ids
 
 P = TypeVar("P", bound="Prediction")
 TABLE = 1 << 22
@@ -65,6 +65,28 @@ def _check(prediction: "Prediction", targets: Any = None) -> None:
     check_ids("targets", targets, log_probs.shape[2], log_probs, tuple(log_probs.shape[:2]))
 
 
+def _refuse_wrong(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tensor], Tensor]:
+    """Check the targets after `log_prob` has failed, and before it where their type or shape would give a wrong score.
+
+    Targets (T, B) are as many as (B, T), and torch rounds 1.7 to a word: both would be scored without an error.
+    """
+    explained = diagnosed(_check)(log_prob)
+
+    @wraps(log_prob)
+    def refusing(prediction: P, targets: Tensor) -> Tensor:
+        read = None if prediction.activations is None else prediction.activations.head_input
+        if (
+            not isinstance(targets, Tensor)
+            or targets.dtype not in IDS
+            or targets.is_meta
+            or (read is not None and targets.shape != read.shape[:2])
+        ):
+            _check(prediction, targets)
+        return explained(prediction, targets)
+
+    return refusing
+
+
 def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = None) -> None:
     log_probs = prediction.log_probs()
     for name, index, size in (("rows", rows, len(log_probs)), ("times", times, log_probs.shape[1])):
@@ -101,7 +123,7 @@ class Prediction(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "log_prob" in vars(cls):
-            cls.log_prob = diagnosed(_check)(cls.log_prob)
+            cls.log_prob = _refuse_wrong(cls.log_prob)
         if "select" in vars(cls):
             cls.select = diagnosed(_check_positions)(cls.select)
         if "tempered" in vars(cls):

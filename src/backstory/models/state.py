@@ -103,11 +103,17 @@ def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     return map_state(lambda t: tensors[next(queue)].to(t.device), template)
 
 
+IDS = (torch.int64, torch.int32)
+"""Types of tensors that hold ids."""
+
+
 def check_ids(name: str, ids: Any, types: int, like: Tensor, shape: tuple[int, ...] | None = None) -> None:
     """Raise TypeError or ValueError unless these are ids from 0 to `types` - 1 on `like`'s device, (B, T) or of a shape."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         kind = ids.dtype if isinstance(ids, Tensor) else described(ids)
         raise TypeError(f"{name} must be a tensor of whole numbers, not {kind}")
+    if ids.dtype not in IDS:
+        raise TypeError(f"{name} must be of torch.int64 or torch.int32, not {ids.dtype}; use {name}.long()")
     if ids.ndim != 2 if shape is None else tuple(ids.shape) != shape:
         raise ValueError(f"{name} must be of shape {'(B, T)' if shape is None else shape}, not {tuple(ids.shape)}")
     if not ids.numel():
