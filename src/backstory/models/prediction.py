@@ -65,7 +65,7 @@ def _check(prediction: "Prediction", targets: Any = None) -> None:
     check_ids("targets", targets, log_probs.shape[2], log_probs, tuple(log_probs.shape[:2]))
 
 
-def _refuse_wrong(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tensor], Tensor]:
+def _refuse_wrong(log_prob: Callable[[Any, Tensor], Tensor]) -> Any:
     """Check the targets after `log_prob` has failed, and before it where their type or shape would give a wrong score.
 
     Targets (T, B) are as many as (B, T), and torch rounds 1.7 to a word: both would be scored without an error.
@@ -73,7 +73,7 @@ def _refuse_wrong(log_prob: Callable[[P, Tensor], Tensor]) -> Callable[[P, Tenso
     explained = diagnosed(_check)(log_prob)
 
     @wraps(log_prob)
-    def refusing(prediction: P, targets: Tensor) -> Tensor:
+    def refusing(prediction: "Prediction", targets: Tensor) -> Tensor:
         read = None if prediction.activations is None else prediction.activations.head_input
         if (
             not isinstance(targets, Tensor)
