@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import SMALL, Command, Outcome, process
+from commands import SMALL, Command, Outcome, process, tree
 from tiers import fast_then_full
 
 from backstory.reports import read
@@ -278,3 +278,15 @@ def test_nothing_else_is_written_into_a_run_that_changed_meanwhile(
     monkeypatch.setattr(loading, "newest_checkpoint", load)
     again = command(*verb.split())
     assert again.code == 0, again.err
+
+
+def test_no_command_advises_to_replace_a_run_of_a_later_version(command: Command, run_copy: Path):
+    for manifest in run_copy.glob("checkpoints/*/manifest.json"):
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 2}))
+    before = tree(run_copy)
+    more = ("--resume", "--accept", "config", "--training.epochs", "3")
+    for line in (("evaluate", "run"), ("generate", "run"), ("train", "run", *more)):
+        outcome = command(*line)
+        assert "use the version of backstory that wrote it" in outcome.err, outcome.err
+        assert "train it again" not in outcome.err and "--overwrite" not in outcome.err
+    assert tree(run_copy) == before

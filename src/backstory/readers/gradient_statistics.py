@@ -216,7 +216,7 @@ def load_statistics(folder: Path, weights: str, moving: str, run: str) -> Statis
     try:
         checkpoint = read_checkpoint(path)
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; {again}") from None
+        raise error.as_user_error(again) from None
     document: Any = checkpoint.documents.get(NAME)
     if not has_fields(document, get_type_hints(Collected)) or checkpoint.tensors.keys() != {
         "mean_square",

@@ -321,7 +321,7 @@ def load_learned(folder: Path, name: str, weights: str, run: Path | str) -> Lear
     try:
         checkpoint = read_checkpoint(path)
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; {again}") from None
+        raise error.as_user_error(again) from None
     document: Any = checkpoint.documents.get(NAME)
     tensors = checkpoint.tensors.get(NAME)
     hints = {

@@ -121,7 +121,7 @@ def load_reading(folder: Path) -> ReadingCheckpoint | None:
     try:
         checkpoint = newest_checkpoint(folder, PREFIX)
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; what was read is lost: remove {folder} and start again") from None
+        raise error.as_user_error(f"what was read is lost: remove {folder} and start again") from None
     if checkpoint is None:
         return None
     path, tensors, document = checkpoint.path, checkpoint.tensors, checkpoint.documents.get("reading")

@@ -302,7 +302,7 @@ def best_checkpoint(folder: Path) -> Checkpoint | None:
         checkpoint = newest_checkpoint(within(folder, CHECKPOINTS), BEST)
     except DamagedCheckpoint as error:
         lost = "has lost its best weights" if finished else "has no other checkpoint to read with"
-        raise UserError(f"{error}; {folder} {lost}; train it again: {again}") from None
+        raise error.as_user_error(f"{folder} {lost}; train it again: {again}") from None
     if checkpoint is None and finished:
         raise UserError(f"{folder} is finished, but has lost its best weights; train it again: {again}")
     return checkpoint

@@ -25,6 +25,17 @@ NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
 class DamagedCheckpoint(Exception):
     """Raised for a checkpoint whose files are not those of its manifest."""
 
+    def as_user_error(self, remedy: str) -> UserError:
+        """Return the error for a command that cannot go on without the checkpoint."""
+        return UserError(f"{self}; {remedy}")
+
+
+class NewerCheckpoint(DamagedCheckpoint):
+    """Raised for a checkpoint of a later version, which may be whole: no remedy may remove it."""
+
+    def as_user_error(self, remedy: str) -> UserError:
+        return super().as_user_error("use the version of backstory that wrote it")
+
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the files of a checkpoint with the `bytes` and `sha256` of each. Raises DamagedCheckpoint."""
@@ -39,8 +50,10 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
         raise DamagedCheckpoint(f"{path} is missing or not JSON") from None
     except OSError as error:
         raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise DamagedCheckpoint(f"{path} has a schema this version does not read (it reads {SCHEMA})")
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        kind = NewerCheckpoint if isinstance(schema, int) and schema > SCHEMA else DamagedCheckpoint
+        raise kind(f"{path} has a schema this version does not read (it reads {SCHEMA})")
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(NAME.fullmatch(n) and isinstance(e, dict) for n, e in files.items()):
         raise DamagedCheckpoint(f"{path} does not list its files as it should")

@@ -72,7 +72,7 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
     try:
         checkpoint = newest_checkpoint(folder.checkpoints, LAST)
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; there is no other checkpoint to resume from: {START_AGAIN}") from None
+        raise error.as_user_error(f"there is no other checkpoint to resume from: {START_AGAIN}") from None
     if checkpoint is None:
         _check_without_checkpoint(folder)
         return frozenset()
