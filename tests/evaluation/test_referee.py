@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,14 @@ class Breaks(Bigrams):
         return 1 / 0
 
 
+class Locked(Bigrams):
+    """A predictor that Python cannot copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 @pytest.mark.parametrize(
     ("predictor", "message"),
     [
@@ -276,7 +285,16 @@ class Breaks(Bigrams):
         (answering(lambda t: [*t.requires_grad_()]), "it must be a table of log-probabilities"),
         (answering(lambda t: t.to_sparse()), "it must be a table of log-probabilities"),
         (answering(lambda t: t.to(torch.complex64)), "it must be a table of log-probabilities"),
-        (answering(lambda t: t > 0), "it must be a table of log-probabilities"),
+        (answering(lambda t: t > 0), "predict returned a Tensor of type torch.bool; it must be a table of"),
+        (
+            answering(lambda t: t.numpy().astype(object)),
+            "predict returned a ndarray of type object; it must be a table of",
+        ),
+        (answering(lambda t: t.to("meta")), "predict returned a Tensor of type torch.float64; it must be a table of"),
+        (
+            Locked(),
+            "this one cannot be .TypeError: cannot pickle .*lock.*; give its class, or a function that makes it",
+        ),
         (answering(lambda t: Odd()), "it must be a table of log-probabilities"),
         (answering(lambda t: sys.exit(0)), r"test_referee.py, line \d+: predict failed \(SystemExit: 0\)"),
         (lambda: sys.exit("bye"), r"the factory failed \(SystemExit: bye\)"),

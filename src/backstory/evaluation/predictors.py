@@ -99,9 +99,12 @@ def _given(ids: Tensor) -> np.ndarray:
 
 def _numbers(answer: Any, answered: str) -> np.ndarray:
     """Return an answer as a new array of float64. Raises UserError for what holds anything but real numbers."""
-    wrong = UserError(f"{answered} {described(answer)}; it must be a table of log-probabilities, all of them numbers")
+    kind = f" of type {answer.dtype}" if isinstance(answer, Tensor | np.ndarray) else ""
+    wrong = UserError(
+        f"{answered} {described(answer)}{kind}; it must be a table of log-probabilities, all of them numbers"
+    )
     if isinstance(answer, Tensor):
-        if answer.layout is not torch.strided or answer.is_complex() or answer.dtype is torch.bool:
+        if answer.layout is not torch.strided or answer.is_complex() or answer.is_meta or answer.dtype is torch.bool:
             raise wrong
         return answer.detach().to("cpu", torch.float64, copy=True).numpy()
     try:
@@ -156,6 +159,15 @@ class ReaderPredictor:
         return torch.from_numpy(np.atleast_2d(ids)).to(self._device)
 
 
+def _copy(predictor: Predictor) -> Predictor:
+    """Return a copy of a predictor. Raises UserError for one that holds what Python cannot copy, such as a lock or a file."""
+    try:
+        return copy.deepcopy(predictor)
+    except Exception as error:
+        problem = f"a predictor is copied for each reading, and this one cannot be ({type(error).__name__}: {error})"
+        raise UserError(f"{problem}; give its class, or a function that makes it") from error
+
+
 def factory_of(predictor: Any, batch_size: int) -> Callable[[], Any]:
     """Return a function that makes fresh predictors: of a factory itself; of a predictor, which is not called, copies.
 
@@ -164,7 +176,7 @@ def factory_of(predictor: Any, batch_size: int) -> Callable[[], Any]:
     if isinstance(predictor, Reader):
         return lambda: ReaderPredictor(predictor, batch_size)
     if isinstance(predictor, Predictor) and not isinstance(predictor, type):
-        return lambda: copy.deepcopy(predictor)
+        return lambda: _copy(predictor)
     if not callable(predictor):
         raise UserError(
             f"{described(predictor)} is not a predictor; give an object with predict and observe, or its class"
