@@ -89,7 +89,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     against: str | None = None
     """The reader or model that it was compared with."""
     against_weights: Any = left_out()
-    """SHA-256 of its weights ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
+    """SHA-256 of its weights ([above](#stale-results)). Absent without one, and from older results."""
     settings: Any = left_out()
     """Settings of the cache, buffer or memory that is explained; for these only."""
     nats_per_token: Number | None = None
