@@ -37,7 +37,8 @@ class ExaminationSettings(Options):
     near: int = between(50, 1)
     """Largest distance, in tokens, that counts as near."""
     by: UseAppendAction[tuple[str, ...]] = ()
-    """Also split the targets by frequency, tag, content, class, similar or position; may be given more than once."""
+    """Also split the targets by frequency, tag, content, class, similar or position, or for the experiment cache by cache; may
+    be given more than once."""
     tagger: Any = "auto"
     """Source of the part-of-speech tags: auto, gold or pattern; in Python also a function from words to their tags."""
     within_documents: FlagCreatePairsOff[bool] = False

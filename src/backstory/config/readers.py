@@ -187,8 +187,8 @@ class MetaTraining:
     """Settings of the training of a meta-learner."""
 
     steps: int = between(200, 1)
-    """K: updates of the weights unrolled for one update of the meta-learner. A step pays off long after it is taken, so more
-    are better: with 40 the meta-learner becomes myopic."""
+    """K: updates of the weights unrolled for one update of the meta-learner. A step pays off long after it is taken: in trials
+    with one model, 40 made the meta-learner myopic, and 400 gained nothing over 200."""
     every: int = between(20, 1)
     """Updates of the weights between two of the meta-learner."""
     stream: int = between(72_000, 100)
