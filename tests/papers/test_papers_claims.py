@@ -85,6 +85,7 @@ def test_one_seed_decides_nothing() -> None:
         judged = judge(better, than)
         assert judged.verdict == ONE_SEED and judged.low is judged.high is None
         assert judged.gain == pytest.approx(45.0, abs=0.1)
+    assert judge({2: 5.0}, {1: 90.0, 2: 50.0, 3: 80.0}).gain == 45.0  # of the seed that both have
 
 
 def test_no_runs_decide_nothing() -> None:

@@ -123,13 +123,16 @@ def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
 
     The claim holds (`yes`) where the 95% interval of the mean gain lies above 0, the opposite holds where it lies below,
     and nothing is decided where it holds 0. With the same seeds on both sides the interval is that of the differences
-    seed by seed; otherwise it is Welch's. A side with one seed decides nothing.
+    seed by seed; otherwise it is Welch's. A side with one seed decides nothing; the gain is then that of the seeds on both
+    sides, if there are any.
     """
     if not better or not than:
         return Judgement(MISSING)
     gain = gain_over_seeds(better, than)
     if gain is None:
-        return Judgement(ONE_SEED, statistics.fmean(than.values()) - statistics.fmean(better.values()))
+        common = better.keys() & than.keys()
+        low, high = (statistics.fmean(side[seed] for seed in common or side) for side in (better, than))
+        return Judgement(ONE_SEED, high - low)
     verdict = YES if gain.low > 0 else OPPOSITE if gain.high < 0 else UNDECIDED
     p_value = _p_value(gain.value, gain.variance, gain.freedom)
     return Judgement(verdict, gain.value, gain.low, gain.high, gain.paired, p_value)
