@@ -37,6 +37,14 @@ TEST_SECONDS = 90
 WORKERS = 14
 """Number of processes that run tests in parallel on the GPU."""
 RECIPES = ("ptb-small", "ptb-awd-lstm", "ptb-mos", "wikitext-2-awd-lstm", "ptb-dual-mogrifier", "ptb-awd-lstm-snb")
+SUITES = {
+    "large": "regularized-lstm --scale full --only lstm-1500 --seeds 1",
+    "base": "base --processes 10",
+    "wikitext-2": "wikitext-2 --only lstm dual-lstm dlstm dual-dlstm --seeds 1 2 3 --processes 6",
+}
+"""Suites that are reproduced, each with its options; the one with the largest model first."""
+SAVING_SECONDS = 20
+"""Seconds that a stopped step has to save its work."""
 LEAST = 10
 """Remaining seconds below which no step is started."""
 MPS_SERVER = "nvidia-cuda-mps-control"
@@ -94,21 +102,29 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
 
 
 def trainings(data_dir: Path) -> list[Step]:
-    """Return the steps that train systems of suites to their ends, side by side, and measure such trainings."""
-    steps = {
-        "large": (400, "regularized-lstm --scale full --only lstm-1500 --seeds 1"),
-        "rows-of-base": (300, "base --only awd-lstm-rate-20 awd-lstm-ps awd-lstm-at --processes 9"),
-    }
-    return [*(reproduce(name, *step, data_dir) for name, step in steps.items()), throughput(data_dir)]
+    """Return the steps that measure trainings side by side, and reproduce suites so."""
+    return [throughput(data_dir), suites(data_dir)]
 
 
-def reproduce(name: str, seconds: float, suite: str, data_dir: Path) -> Step:
-    """Return a step that reproduces a suite, given with options, and keeps its result."""
-    options = f"--data-dir {shlex.quote(str(data_dir))} --out OUT/../{name}"
-    command = f"{shlex.quote(sys.executable)} -m backstory reproduce {suite} {options}"
-    return Step(
-        name, seconds, ("bash", "-c", f"{command}; cp OUT/../{name}/result.json OUT/reproduce-{name}.json"), True
-    )
+def suites(data_dir: Path) -> Step:
+    """Return the step that reproduces suites, all at once, and keeps their folders without weights in `suites.tar.gz`.
+
+    The first has the GPU before the others. Runs that were not finished are left out. Where the archive is unpacked, the
+    same commands take over the finished runs, train the others, and write the result.
+    """
+    reproduce = f"{shlex.quote(sys.executable)} -m backstory reproduce --data-dir {shlex.quote(str(data_dir))}"
+    lines = ["trap : TERM", "mkdir OUT/../suites", "cd OUT/../suites"]  # a stop waits until each suite is saved
+    for rank, (name, options) in enumerate(SUITES.items()):
+        lines.append(f"CUDA_MPS_CLIENT_PRIORITY={min(rank, 1)} {reproduce} {options} --out {name} > {name}.txt 2>&1 &")
+    lines += [
+        "wait",
+        "wait",
+        "tail -n 1 *.txt",
+        'for run in */runs/*; do grep -q "^${run##*/}: done" ${run%%/*}.txt || rm -r $run; done',
+        "cd ..",
+        "tar --exclude=checkpoints -czf OUT/suites.tar.gz suites",
+    ]
+    return Step("suites", 480, ("bash", "-c", "\n".join(lines)), shares=True)
 
 
 def rest_of_time(data_dir: Path) -> Step:
@@ -198,7 +214,7 @@ def run(step: Step, out: Path, seconds: float, environment: dict[str, str]) -> t
             log.write(f"{error}\n")
             return 127, 0.0
         code: int | None = None
-        for wait, ending in ((seconds, signal.SIGTERM), (5, signal.SIGKILL)):
+        for wait, ending in ((seconds, signal.SIGTERM), (SAVING_SECONDS, signal.SIGKILL)):
             try:
                 done = process.wait(wait)
                 code = done if ending == signal.SIGTERM else None

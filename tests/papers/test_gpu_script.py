@@ -12,6 +12,17 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
+REPRODUCES = """#!/bin/sh
+while [ "$1" != --out ]; do shift; done
+out=$2
+mkdir -p $out/runs/a/checkpoints $out/runs/b
+touch $out/runs/a/checkpoints/weights $out/runs/a/result.json $out/runs/b/result.json
+echo "a: done, validation perplexity 80.0"
+trap 'echo "$CUDA_MPS_CLIENT_PRIORITY" > $out/saved; echo "b: stopped"; exit' TERM
+sleep 60 & wait
+"""
+"""In place of Python: reproduces a suite with a finished run `a`, until it is stopped during `b`, which it saves."""
+
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -78,6 +89,29 @@ def test_steps_side_by_side_share_the_gpu_through_a_server_that_ends(
     folder = (tmp_path / "ended").read_text().removeprefix("quit ").strip()
     assert first.endswith("None")
     assert folder and second.endswith(folder)
+
+
+def test_suites_stopped_at_their_limit_are_saved_and_kept_without_weights(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(REPRODUCES)
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu.sys, "executable", str(program))
+    monkeypatch.setattr(gpu, "LEAST", 0.1)
+    step = replace(gpu.suites(tmp_path), seconds=2.0)
+    monkeypatch.setattr(gpu, "steps", lambda dry, data_dir: [step])
+    assert start(gpu, monkeypatch, tmp_path / "out") == 0
+    assert "stopped at its limit" in (tmp_path / "out" / "summary.txt").read_text()
+    with tarfile.open(tmp_path / "out" / "gpu.tar.gz") as packed:
+        kept = packed.extractfile("gpu/suites.tar.gz")
+        with tarfile.open(fileobj=kept) as archive:
+            names = set(archive.getnames())
+            priorities = [archive.extractfile(f"suites/{name}/saved").read() for name in gpu.SUITES]
+    assert {f"suites/{name}.txt" for name in gpu.SUITES} <= names and not any("checkpoints" in n for n in names)
+    assert {f"suites/{name}/runs/a/result.json" for name in gpu.SUITES} <= names
+    assert not any("/runs/b" in n for n in names)
+    assert priorities == [b"0\n", b"1\n", b"1\n"]
 
 
 def test_what_the_machine_lacks_is_said_before_time_is_spent(
