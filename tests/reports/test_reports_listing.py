@@ -196,3 +196,14 @@ def test_the_others_are_evaluated_where_one_is_not_finite(
     assert main(["evaluate", str(runs), "--json"]) == 2
     shown = capsys.readouterr()
     assert json.loads(shown.out) == [] and "3 of 3 runs" in shown.err.splitlines()[-1]
+
+
+def test_a_run_that_links_lead_to_is_listed_once_by_its_own_name(runs: Path) -> None:
+    names = [run.name for run in list_runs(runs)]
+    (runs / "a-link").symlink_to("seed9")  # sorted before it
+    (runs / "suite" / "latest").symlink_to("../seed10")
+    (runs / "self").symlink_to(".")
+    assert [run.name for run in list_runs(runs)] == names
+    (runs.parent / "elsewhere").mkdir()
+    (runs.parent / "elsewhere" / "linked").symlink_to(runs / "seed9")
+    assert [run.name for run in list_runs(runs.parent / "elsewhere")] == ["linked"]  # the only name in that folder

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from backstory.config import UserError
 from backstory.config.renamed import current_provenance
-from backstory.config.small_file import open_regular, read_small_text
+from backstory.config.small_file import open_regular, read_small_text, resolved
 from backstory.config.terminal import one_line
 from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
@@ -73,10 +73,18 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Return the folders of runs in a folder, or the folder itself if it is a run. Raises UserError for no folder."""
+    """Return the folders of runs in a folder, or the folder itself if it is a run; once, where links lead to the same run.
+
+    Raises UserError for no folder.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}; name a folder of runs")
-    return sorted(_walk(folder, DEEPEST), key=lambda path: _natural(str(path)))
+    top, runs = resolved(folder), {}
+    for path in sorted(_walk(folder, DEEPEST), key=lambda path: _natural(str(path))):
+        target = resolved(path)
+        if target not in runs or target == top / path.relative_to(folder):  # its own name before that of a link
+            runs[target] = path
+    return sorted(runs.values(), key=lambda path: _natural(str(path)))
 
 
 def runs_in(folder: Path) -> list[Path]:
