@@ -102,7 +102,7 @@ def steps(dry: bool, data_dir: Path | None) -> list[Step]:
 
 
 def trainings(data_dir: Path) -> list[Step]:
-    """Return the steps that measure trainings side by side, and reproduce suites so."""
+    """Return the steps that measure the speed of trainings side by side, and reproduce suites."""
     return [throughput(data_dir), suites(data_dir)]
 
 

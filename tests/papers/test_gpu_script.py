@@ -104,8 +104,8 @@ def test_suites_stopped_at_their_limit_are_saved_and_kept_without_weights(
     assert start(gpu, monkeypatch, tmp_path / "out") == 0
     assert "stopped at its limit" in (tmp_path / "out" / "summary.txt").read_text()
     with tarfile.open(tmp_path / "out" / "gpu.tar.gz") as packed:
-        kept = packed.extractfile("gpu/suites.tar.gz")
-        with tarfile.open(fileobj=kept) as archive:
+        suites = packed.extractfile("gpu/suites.tar.gz")
+        with tarfile.open(fileobj=suites) as archive:
             names = set(archive.getnames())
             priorities = [archive.extractfile(f"suites/{name}/saved").read() for name in gpu.SUITES]
     assert {f"suites/{name}.txt" for name in gpu.SUITES} <= names and not any("checkpoints" in n for n in names)

@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
         "Tune dynamic evaluation on the validation split": "reader tune runs/demo",
         "Tune a cache around it": "reader tune runs/demo --reader dynamic --reader cache",
     },
-    "reader train": {"Train the meta-learner, then read with it": "reader train runs/demo"},
+    "reader train": {"Train the meta-learner, for --reader learned": "reader train runs/demo"},
     "reader audit": {
         "Audit a stack of readers at random positions": "reader audit runs/demo --reader dynamic --reader cache"
     },

@@ -209,7 +209,7 @@ def _similar_run(folder: Path) -> str:
 
 def check_source_exists(source: str) -> None:
     """Raise UserError where `hf:SOURCE` is neither a folder nor can be a name on the hub."""
-    folder = Path(os.path.expanduser(source))
+    folder = user_path(source)
     if not source or not (folder.is_dir() or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)):
         raise UserError(f"there is no folder {source!r}; give hf: with the folder of a model, or its name on the hub")
 

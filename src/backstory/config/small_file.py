@@ -36,7 +36,7 @@ def resolved(path: Path | str) -> Path:
     return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for a circle before Python 3.13
 
 
-def user_path(name: str) -> Path:
+def user_path(name: Path | str) -> Path:
     """Return a path as its user named it: a first `~` is the home folder, which a shell leaves to us in `--out=~/runs/x`."""
     return Path(os.path.expanduser(name))
 

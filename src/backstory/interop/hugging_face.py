@@ -24,7 +24,7 @@ from backstory.config import TextConfig, UserError
 from backstory.config.errors import first_line, install_hint
 from backstory.config.options import LoadOptions
 from backstory.config.recipes import check_source_exists
-from backstory.config.small_file import read_small
+from backstory.config.small_file import read_small, user_path
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import STARTS, Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
@@ -167,7 +167,7 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     options = options or LoadOptions(device="cpu")
     source = name.removeprefix(PREFIX)
     check_source_exists(source)
-    path = Path(os.path.expanduser(source))
+    path = user_path(source)
     local = path.is_dir()
     if local and options.revision is not None:
         raise UserError(f"--revision is for a name on the hub, and {source} is a folder; remove it")
@@ -200,7 +200,7 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
 def files_digest(name: str) -> str | None:
     """Return a digest (hex) of the weights of `hf:PATH_OR_NAME`; None if they are not on this machine."""
     source = name.removeprefix(PREFIX)
-    folder = Path(os.path.expanduser(source))
+    folder = user_path(source)
     try:
         if not folder.is_dir():
             check_source_exists(source)

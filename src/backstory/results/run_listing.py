@@ -80,11 +80,11 @@ def run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}; name a folder of runs")
     top, runs = resolved(folder), {}
-    for path in sorted(_walk(folder, DEEPEST), key=lambda path: _natural(str(path))):
+    for path in sorted(_walk(folder, DEEPEST), key=_by_name):
         target = resolved(path)
         if target not in runs or target == top / path.relative_to(folder):  # its own name before that of a link
             runs[target] = path
-    return sorted(runs.values(), key=lambda path: _natural(str(path)))
+    return sorted(runs.values(), key=_by_name)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -267,6 +267,10 @@ def _walk(folder: Path, levels: int) -> Iterator[Path]:
 
 def _relative(path: Path, folder: Path) -> str:
     return str(path if path == folder else path.relative_to(folder))
+
+
+def _by_name(path: Path) -> list[tuple[int, int, str]]:
+    return _natural(str(path))
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

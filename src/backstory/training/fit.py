@@ -272,7 +272,7 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool,
     """Train to the end; with `first_vectors`, make the embedding from counts first. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     sizes, minutes = trainer.expected_tokens(), trainer.config.training.minutes
-    frequencies = unigram_nats(trainer.dataset)
+    frequencies = unigram_nats(trainer.dataset) if trainer.ranks.first else None
     display = Display(console, *sizes, scored_unit(trainer), minutes, trainer.epoch_tokens(), frequencies)
     try:
         with CLOCK.listening():

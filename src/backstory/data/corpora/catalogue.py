@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backstory.config.errors import UserError, nearest, plural
 from backstory.config.schema import SPLITS
+from backstory.config.small_file import user_path
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
 from backstory.data.corpora.file_formats import ARROW, Format, format_of, unread
 from backstory.data.corpora.text_files import Source
@@ -101,7 +102,7 @@ def find(name_or_path: str, data_dir: Path | None = None, reader: TextReader | N
             raise UserError(f"{name_or_path} is synthetic and has no files; `prepare` makes it")
         return opened(data_dir)
     check_is_there(name_or_path)
-    path, reader = Path(os.path.expanduser(name_or_path)), reader or TextReader()
+    path, reader = user_path(name_or_path), reader or TextReader()
     if name_or_path and os.path.isdir(path):
         return _dataset(path, reader) if saved_dataset.is_saved(path) else _folder(path, reader)
     source = reader.source(path, path.stem if is_plain(path) else path.name.split(".")[0])
@@ -111,7 +112,7 @@ def find(name_or_path: str, data_dir: Path | None = None, reader: TextReader | N
 
 def check_is_there(name_or_path: str) -> None:
     """Raise UserError for what is neither the name of a corpus nor the path of a file or folder; nothing is opened."""
-    path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
+    path, known = user_path(name_or_path), ", ".join(CORPORA)
     if name_or_path in CORPORA or (name_or_path and os.path.exists(path)):
         return
     close = nearest(name_or_path, [*CORPORA, *_beside(path)])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.config.errors import UserError, pasted
-from backstory.config.small_file import read_small, resolved
+from backstory.config.small_file import read_small, resolved, user_path
 from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora import text_files
 from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
@@ -192,8 +192,8 @@ def _data_folders(data_dir: Path | None) -> list[Path]:
     """Return the data folders to search, in this order; downloads go into the last one."""
     named = os.environ.get("BACKSTORY_DATA")
     if data_dir is not None:
-        return [Path(os.path.expanduser(data_dir))]
-    return [*([Path(os.path.expanduser(named))] if named else []), disk_cache.folder() / "data"]
+        return [user_path(data_dir)]
+    return [*([user_path(named)] if named else []), disk_cache.folder() / "data"]
 
 
 def _first_complete(name: str, folders: list[Path]) -> Path | None:

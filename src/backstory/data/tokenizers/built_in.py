@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, nearest
+from backstory.config.small_file import user_path
 from backstory.data.tokenizers import pieces
 
 Unit = Literal["word", "character", "byte", "piece"]
@@ -198,7 +198,7 @@ def tokenizer(name: str, sample: str = "") -> Tokenizer:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    path = Path(os.path.expanduser(name))
+    path = user_path(name)
     if name and os.path.isfile(path):
         return pieces.from_file(path, sample)
     known = ", ".join(("auto", *BUILT_IN, "bpe:8000", "unigram:8000"))
