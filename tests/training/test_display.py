@@ -61,7 +61,7 @@ def test_without_a_terminal_it_prints_a_line_a_minute(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "epoch_tokens, said", [(30_000, ["an epoch takes about 0:01:00, and its validation"]), (300, [])]
+    "epoch_tokens, said", [(30_000, ["an epoch takes about 0:01:00, plus validation"]), (300, [])]
 )
 def test_after_ten_steps_it_says_how_long_an_epoch_takes(clock: Clock, epoch_tokens: int, said: list[str]) -> None:
     console = Console(file=io.StringIO())

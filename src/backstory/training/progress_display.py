@@ -91,7 +91,7 @@ class Display:
         if self._steps > 1 and self._epoch_tokens:
             seconds = (now - began) * self._epoch_tokens / (self._done - done)
             if seconds >= SHORT_EPOCH:
-                say(self.console, f"an epoch takes about {timedelta(seconds=round(seconds))}, and its validation")
+                say(self.console, f"an epoch takes about {timedelta(seconds=round(seconds))}, plus validation")
 
     def set_total(self, tokens: int) -> None:
         """Set the tokens of the whole training, when they are known only now."""
