@@ -24,6 +24,7 @@ def entries(figures: ModuleType) -> dict[str, Any]:
     return figures.load(figures.ENTRIES.read_text(encoding="utf-8"))
 
 
+@pytest.mark.full
 def test_every_figure_has_a_source_that_agrees(figures: ModuleType, entries: dict[str, Any]) -> None:
     wrong = [f"{page}: {problem}" for page in figures.pages() for problem in figures.check(page, entries)]
     assert not wrong, "\n".join(["run `python docs/figures.py`, and see docs/figures.yaml:", *wrong])

@@ -480,6 +480,7 @@ else:
 """
 
 
+@pytest.mark.full
 def test_a_part_that_a_program_imports_is_as_one_of_the_flag(folder: Path) -> None:
     """Else results of an edited experiment were taken over, and other processes did not know it."""
     (folder / "my_experiment.py").write_text(page_file("my_experiment.py"))

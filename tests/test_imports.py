@@ -89,6 +89,7 @@ UNRESOLVED: set[str] = set()
 """Names that still occur twice and are to be renamed: this list only ever gets shorter."""
 
 
+@pytest.mark.full
 def test_a_class_or_module_name_occurs_once() -> None:
     places: dict[str, list[str]] = {}
     # An export is a program of its own: its plain parts are called as those that they stand for.
@@ -187,6 +188,7 @@ for name in ("sgd", "adam", "adamw", "nadam"):
 """
 
 
+@pytest.mark.full
 def test_optuna_transformers_and_the_compiler_of_torch_are_imported_late() -> None:
     users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
     assert users == {"tuning"}

@@ -87,6 +87,7 @@ def follow(page: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             (home / command[4]).unlink()
 
 
+@pytest.mark.full
 def test_the_commands_and_the_python_of_the_readme_run(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +204,7 @@ def test_the_install_commands_name_what_is_there() -> None:
     assert (ROOT / "constraints.txt").is_file()
 
 
+@pytest.mark.full
 def test_the_source_archive_holds_what_the_readme_uses_and_links(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77", reason="builds the archive")
     (clone := tmp_path / "clone").mkdir()
@@ -245,6 +247,7 @@ def test_links_point_to_files_and_their_headings() -> None:
     assert broken == []
 
 
+@pytest.mark.full
 def test_every_suite_with_a_result_has_its_tables_on_a_page() -> None:
     pages = "".join((ROOT / document).read_text(encoding="utf-8") for document in generate.TABLES)
     for name in papers.suites():
@@ -259,6 +262,7 @@ def test_the_page_of_the_suites_links_the_results_of_each() -> None:
     assert re.findall(r"\[([\w-]+)\]\(", links) == sorted(papers.suites())
 
 
+@pytest.mark.full
 def test_tables_are_made_from_results() -> None:
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"

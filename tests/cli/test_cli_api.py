@@ -40,6 +40,7 @@ def test_importing_is_light(first: str) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.full
 def test_a_run_from_python(run_copy: Path, desk: Path) -> None:
     model, vocabulary = bs.load("run")
     assert not model.training and model.vocabulary_size == len(vocabulary)

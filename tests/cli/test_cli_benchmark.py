@@ -26,6 +26,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--recipes", *(str(tmp_path / f"{kind}.yaml") for kind in ("lstm", "mogrifier"))]
 
 
+@pytest.mark.full
 def test_figures_as_json(command: Command, recipes: list[str]) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()

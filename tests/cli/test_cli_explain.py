@@ -14,7 +14,6 @@ import pytest
 from commands import Command, piped
 from rich.console import Console
 from runs import with_model
-from tiers import fast_then_full, several
 
 from backstory.config import MDMConfig, NTMConfig, RunConfig, SpanBufferConfig
 from backstory.reports import result_from
@@ -61,6 +60,7 @@ def in_a_terminal(*arguments: str, **environment: str) -> str:
     return b"".join(pieces).decode().replace("\r\n", "\n")
 
 
+@pytest.mark.full
 def test_shades_in_a_real_terminal(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     text = in_a_terminal("explain", "surprisal", "run", "--words", "30")
@@ -81,6 +81,7 @@ def test_json_is_what_is_written(command: Command, run_copy: Path) -> None:
     assert result_from(done.out, "x").name == "run"
 
 
+@pytest.mark.full
 def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy: Path, desk: Path) -> None:
     done = command("explain", "surprisal", "run", "--text", "good.txt", "--words", "9", "--html", "page.html")
     assert (done.code, done.out, done.err) == (0, "page.html\n", "")
@@ -107,6 +108,7 @@ def test_a_file_of_one_s_own_is_replaced_where_that_is_asked_for(
     assert Path("other/notes.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.full
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
     for name, text in {"test": "ann", "valid": "ann", "a/x.txt": "ann saw bob", "b/x.txt": "bob saw ann"}.items():
         Path(name).parent.mkdir(exist_ok=True)
@@ -126,13 +128,14 @@ def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) 
     assert "holds a result of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()
 
 
+@pytest.mark.full
 def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where two readers, or two runs, score it."""
     shutil.copytree(run_copy, "twin")
     text = "ann saw the zebra and\nbob took more jam\n"
     Path("text.txt").write_text(text)
     of_file = json.loads(command("explain", "surprisal", "run", "--text", "text.txt", "--json").out)["figures"]
-    for against in (("--against", "twin"), ("--against", "static"))[: several(1, 2)]:
+    for against in (("--against", "twin"), ("--against", "static")):
         program = [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-", "--json", *against]
         done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "backstory: explaining surprisal of run\n")
@@ -140,7 +143,7 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path, monkeypat
         assert figures["text"] == "standard input" and figures["tokens"] == of_file["tokens"] == 11
         assert figures["nats_per_token"] == of_file["nats_per_token"]
         assert figures.get("against_nats_per_token", figures["nats_per_token"]) == figures["nats_per_token"]
-    assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == several(1, 2)
+    assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == 2
     piped(monkeypatch, b"")
     empty = command("explain", "surprisal", "run", "--text", "-")
     assert empty.mistake() == "standard input is empty; give some words"
@@ -157,6 +160,7 @@ def test_a_pipe_is_read_once(command: Command, run_copy: Path) -> None:
     assert json.loads(done.out)["provenance"]["corpus"]["fingerprint"] == evaluated["fingerprint"]
 
 
+@pytest.mark.full
 def test_readers_are_compared_in_a_pipe_as_json_and_on_a_page(command: Command, run_copy: Path) -> None:
     shutil.copytree(run_copy, "twin")
     told = ("explain", "reading", "run", "--against", "twin", "--tokens", "120", "--block", "30", "--words", "9")
@@ -176,6 +180,7 @@ def test_readers_are_compared_in_a_pipe_as_json_and_on_a_page(command: Command, 
     assert "Readers against each other" in Path("report.html").read_text()
 
 
+@pytest.mark.full
 def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk: Path) -> None:
     """The heat map of the first word of the passage, and what each part expected there."""
     buffer = SpanBufferConfig(size=12, span=4)
@@ -200,7 +205,8 @@ def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk:
     )
 
 
-@pytest.mark.parametrize("core", fast_then_full([NTMConfig, MDMConfig], [MDMConfig]))
+@pytest.mark.full
+@pytest.mark.parametrize("core", [NTMConfig, MDMConfig])
 def test_an_external_memory(
     core: type[NTMConfig | MDMConfig], command: Command, tiny_config: RunConfig, desk: Path
 ) -> None:
@@ -224,6 +230,7 @@ def test_an_external_memory(
     assert "external memory" in command("ls", "explanations").out
 
 
+@pytest.mark.full
 def test_cases_of_a_cache_are_looked_for(command: Command, run_copy: Path) -> None:
     reader = ("--reader", "cache:window=12,theta=2e4", "--split", "train")
     done = command("explain", "cache", "run", "--find", "both", *reader)

@@ -45,6 +45,7 @@ def reported(command: Command) -> Outcome:
         return command("report", "run", "--out", "page.html")
 
 
+@pytest.mark.full
 def test_a_report_shows_no_file_that_settings_are_a_link_to(command: Command, run_copy: Path) -> None:
     Path("secret").write_text("a: secret\n")
     (run_copy / "config.yaml").unlink()
@@ -147,6 +148,7 @@ def test_a_download_goes_through_no_link(command: Command, desk: Path, monkeypat
 # --- corpora ---
 
 
+@pytest.mark.full
 def test_folders_a_thousand_deep_are_read(tmp_path: Path) -> None:
     here = os.getcwd()
     try:

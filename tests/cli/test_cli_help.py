@@ -86,6 +86,7 @@ def test_help_lists_the_flags_of_a_model_elsewhere_last(verb: str, command: Comm
     assert flags.index("--json") < flags.index("--device")
 
 
+@pytest.mark.full
 def test_examples_of_a_command_can_be_parsed(command: Command) -> None:
     assert {*EXAMPLES} == {*COMMANDS} - {"completion"}  # its text is examples
     for verb, examples in EXAMPLES.items():

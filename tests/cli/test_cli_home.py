@@ -21,6 +21,7 @@ def home(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_every_file_that_a_command_writes(home: Path, desk: Path, command: Command):
     lines = (
         ["train", "demo", "--corpus=~/corpus", "--out=~/runs/one", *SMALL],
@@ -37,6 +38,7 @@ def test_every_file_that_a_command_writes(home: Path, desk: Path, command: Comma
     assert not (desk / "~").exists()
 
 
+@pytest.mark.full
 def test_from_python(home: Path, desk: Path, tiny_run: Path):
     shutil.copytree(tiny_run, home / "run")
     bs.load("~/run")

@@ -209,6 +209,7 @@ def test_a_path_in_a_printed_command_is_taken_back_by_a_shell(name: str) -> None
     assert Path(back) == Path(name) and not back.startswith("-")
 
 
+@pytest.mark.full
 def test_hints_of_a_run_with_a_dash_can_be_pasted(command: Command, run_copy: Path) -> None:
     run_copy.rename("-dash")
     told = command("train", "./-dash", "--resume").out

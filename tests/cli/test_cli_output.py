@@ -166,6 +166,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.full
 def test_a_closed_terminal_stops_a_training_as_sigterm_does(
     call: Streams, monkeypatch: pytest.MonkeyPatch, handlers: None
 ) -> None:

@@ -26,6 +26,7 @@ def corpus(desk: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_an_overlap_is_told_of_wherever_a_figure_stands(corpus: Path, command: Command) -> None:
     trained = command(*TRAIN)
     share = next(o["share"] for o in figures("own")["overlap"] if (o["split"], o["in"]) == ("test", "train"))
@@ -45,6 +46,7 @@ def test_an_overlap_is_told_of_wherever_a_figure_stands(corpus: Path, command: C
     assert f"own, train; own, evaluate test (static): {said}." in html.unescape(Path("page.html").read_text())
 
 
+@pytest.mark.full
 def test_a_text_from_the_training_text_is_known(corpus: Path, command: Command) -> None:
     assert command(*TRAIN).code == 0
     shutil.copy(corpus / "train.txt", "mine.txt")
@@ -57,6 +59,7 @@ def test_a_text_from_the_training_text_is_known(corpus: Path, command: Command) 
     assert gone.code == 0 and json.loads(gone.out)["figures"]["overlap"] is None
 
 
+@pytest.mark.full
 def test_equal_splits_are_refused_without_the_flag(corpus: Path, command: Command) -> None:
     shutil.copy(corpus / "valid.txt", corpus / "test.txt")
     before = tree(Path())

@@ -23,6 +23,7 @@ from backstory.training.loop import Trainer
 LONG = "a folder [with brackets] whose name is long enough to be wrapped where lines are cut at eighty columns"
 
 
+@pytest.mark.full
 def test_a_real_process_prints_plain_lines(desk: Path) -> None:
     trained = process("train", "demo", *SMALL, "--corpus", "good.txt", "--out", LONG)
     out, err = trained.communicate(timeout=120)
@@ -38,6 +39,7 @@ def test_a_real_process_prints_plain_lines(desk: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out + err)
 
 
+@pytest.mark.full
 def test_a_path_is_printed_as_it_is(command: Command) -> None:
     """The line is not wrapped and keeps its brackets."""
     begin = ("train", "demo", *SMALL, "--corpus", "good.txt", "--out", LONG)
@@ -45,6 +47,7 @@ def test_a_path_is_printed_as_it_is(command: Command) -> None:
     assert f"\n{LONG} is finished already" in command(*begin, "--resume").err
 
 
+@pytest.mark.full
 def test_a_mistake_in_a_real_process(desk: Path) -> None:
     failed = process("train", "demo", "--training.epoch", "1")
     out, err = failed.communicate(timeout=60)
@@ -79,6 +82,7 @@ def test_an_interrupt_is_one_line(command: Command, monkeypatch: pytest.MonkeyPa
     assert command("ls") == Outcome(130, "", "backstory: interrupted\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_of_a_real_process(desk: Path, number: signal.Signals) -> None:
     code = (
@@ -141,6 +145,7 @@ def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:
     assert evaluated.err.count("\n") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_finished_run_without_its_best_weights_is_to_be_trained_again(
     lost: bool, command: Command, run_copy: Path

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 from commands import Command, process
-from tiers import fast_then_full
 
 from backstory.config import terminal as progress
 
@@ -51,10 +50,9 @@ raise SystemExit(main(sys.argv[1:]))
 """The command line, which exits when it would load a slow library."""
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("run_copy")
-@pytest.mark.parametrize(
-    "line", fast_then_full(list(SLOW), ["evaluate run", "report run", "sweep show run", "examine hf:org/name"])
-)
+@pytest.mark.parametrize("line", list(SLOW))
 def test_a_slow_command_says_what_it_does_before_it_loads_what_is_slow(line: str) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -92,6 +90,7 @@ def test_the_proof_of_a_reading_has_progress_of_its_own(command: Command, monkey
     assert {line.split(":")[0] for line in said} == {"writing cache.bks"}, "the reading itself is a single block"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("run_copy")
 @pytest.mark.parametrize(
     ("flags", "bar"),

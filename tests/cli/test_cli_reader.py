@@ -42,6 +42,7 @@ def test_the_progress_of_statistics_is_counted_in_minibatches(
     assert count is not None and f"collecting statistics: 1 of {count[1]} minibatches, " in made.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moving", ["all", "low-rank:2"])
 def test_statistics_that_a_reading_needs_are_collected_in_the_same_command(
     moving: str, command: Command, run_copy: Path
@@ -57,6 +58,7 @@ def test_statistics_that_a_reading_needs_are_collected_in_the_same_command(
     assert json.loads(again.out)["figures"]["gains"] == json.loads(done.out)["figures"]["gains"]
 
 
+@pytest.mark.full
 def test_a_reader_that_is_worse_for_want_of_tuning_says_how_to_tune_it(
     command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_reader_that_changes_nothing_is_not_said_to_be_worse(perplexity: float
     assert len(untuned(figures, Path("run"))) == lines
 
 
+@pytest.mark.full
 def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:
     before = weights_hash(load_run(run_copy).model)
     made = command("reader", "statistics", run_copy, "--batch-size", "4")
@@ -121,6 +124,7 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert weights_hash(load_run(run_copy).model) == before
 
 
+@pytest.mark.full
 def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -> None:
     reader = ["--reader", f"dynamic:rule=nadam,{STEPS}", "--reader", "tempered"]
     tuned = command("reader", "tune", run_copy, *reader, "--tokens", "100", "--in-turn", "--grid", "clip=0,0.5")

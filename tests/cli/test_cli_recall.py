@@ -4,12 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from commands import SMALL, Command
 
 RECALL = {"facts": 0.1, "entities": 20, "cast": 4, "words": 10, "names": 3, "values": 4, "length": 200, "documents": 8}
 FLAGS = [f"--{{}}recall.{name}={value}" for name, value in {**RECALL, "held-out": 4}.items()]
 
 
+@pytest.mark.full
 def test_from_drawing_to_a_report(command: Command) -> None:
     shown = command("data", "show", "recall", *(flag.format("") for flag in FLAGS))
     assert shown.code == 0

@@ -81,6 +81,7 @@ def test_a_figure_is_claimed_once(command: Command) -> None:
     assert "bits_per_byte is claimed twice; claim it once" in line
 
 
+@pytest.mark.full
 def test_a_cheat_ends_with_exit_code_1_and_is_written(command: Command) -> None:
     done = command("referee", "peeks.py:Peeks", "--text", "my.txt", "--out", "verdict", "--block", "50")
     assert done.code == 1
@@ -92,6 +93,7 @@ def test_a_cheat_ends_with_exit_code_1_and_is_written(command: Command) -> None:
     assert shown.code == 1 and json.loads(shown.out)["kind"] == "referee" and "FAILED: causal: at token" in shown.err
 
 
+@pytest.mark.full
 def test_a_claim_is_compared(command: Command) -> None:
     line = ["referee", "bigrams.py:Bigrams", "--text", "my.txt", "--claim", "bytes=300", "--claim"]
     assert command(*line, "tokens=300").code == 0

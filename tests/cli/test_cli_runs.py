@@ -48,6 +48,7 @@ def train(command: Command, *arguments: str, corpus: str = "good.txt", out: str 
     return done.out + done.err
 
 
+@pytest.mark.full
 def test_what_a_recipe_draws_is_for_its_own_corpus_alone(command: Command) -> None:
     copying, drawn = recipes.load("ntm-copy"), recipes.load("recall")
     assert with_corpus(copying, None, copying) == copying
@@ -94,6 +95,7 @@ def test_training_writes_a_run_and_says_what_to_do_next(command: Command) -> Non
     assert set(events) == {"steps", "epoch"}
 
 
+@pytest.mark.full
 def test_the_seed_decides_the_run(command: Command) -> None:
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         train(command, "--seed", seed, out=out)
@@ -101,6 +103,7 @@ def test_the_seed_decides_the_run(command: Command) -> None:
     assert nats[0] == nats[1] != nats[2]
 
 
+@pytest.mark.full
 def test_a_run_is_resumed_by_its_folder_alone(command: Command) -> None:
     """Its recipe is the settings in its folder."""
     train(command)
@@ -111,6 +114,7 @@ def test_a_run_is_resumed_by_its_folder_alone(command: Command) -> None:
         assert Path("new/metrics.jsonl").read_text() == log
 
 
+@pytest.mark.full
 def test_a_finished_run_is_resumed_without_harm(command: Command) -> None:
     train(command)
     before, figures = tree(Path("new/checkpoints")), written(Path("new"))["figures"]
@@ -122,6 +126,7 @@ def test_a_finished_run_is_resumed_without_harm(command: Command) -> None:
     assert Path("new/metrics.jsonl").read_text() == log
 
 
+@pytest.mark.full
 def test_a_run_in_this_folder_has_its_name(command: Command, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (desk / "mine").mkdir()
     monkeypatch.chdir(desk / "mine")
@@ -131,6 +136,7 @@ def test_a_run_in_this_folder_has_its_name(command: Command, desk: Path, monkeyp
         assert json.loads(command("evaluate", run, "--allow-unknown", "--json").out)["name"] == "mine"
 
 
+@pytest.mark.full
 def test_overwriting_starts_again(command: Command) -> None:
     train(command)
     train(command, "--overwrite", "--seed", "5")
@@ -195,6 +201,7 @@ def test_a_run_is_read_from_another_folder_than_it_was_trained_in(
     assert command("evaluate", str(run)).code == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tokenizer, unit", [("characters", "character"), ("bytes", "byte")])
 def test_bits_per_character_and_byte(tokenizer: str, unit: str, command: Command) -> None:
     text = "".join(f"Ännchen trinkt {cups} Täßchen Tee für größere Öfen.\n" for cups in range(60))
@@ -250,6 +257,7 @@ def test_an_audit_is_told_check_by_check(command: Command, run_copy: Path) -> No
     assert tree(run_copy) == before
 
 
+@pytest.mark.full
 def test_a_report_is_one_page(command: Command, run_copy: Path) -> None:
     command("evaluate", "run")
     done = command("report", "run", "--out", "page.html")
@@ -259,6 +267,7 @@ def test_a_report_is_one_page(command: Command, run_copy: Path) -> None:
     assert not re.search(r"(src|href)=[\"']https?:", page)
 
 
+@pytest.mark.full
 def test_a_report_of_two_runs(command: Command, run_copy: Path) -> None:
     train(command)
     assert command("report", "run", "new").out == "report.html\n"
@@ -266,6 +275,7 @@ def test_a_report_of_two_runs(command: Command, run_copy: Path) -> None:
     assert "tiny" in page and "new" in page
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["models", "recipes", "corpora", "readers", "experiments"])
 def test_what_there_is_is_listed(kind: str, command: Command) -> None:
     listed = command("ls", kind)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Command, Outcome, process, tree
-from tiers import fast_then_full
 
 from backstory.reports import read
 from backstory.runs.run import load_run, weights_hash
@@ -48,6 +47,7 @@ def now() -> str:
     return weights_hash(load_run(Path("m")).model)
 
 
+@pytest.mark.full
 def test_every_result_names_its_weights(command: Command) -> None:
     trained(command)
     verbs = [
@@ -76,6 +76,7 @@ def test_every_result_names_its_weights(command: Command) -> None:
     assert [r["weights"] for r in compared["figures"]["readers"]] == [now(), now()]
 
 
+@pytest.mark.full
 def test_an_evaluation_before_more_training_is_of_earlier_weights(command: Command) -> None:
     trained(command)
     ran(command("evaluate", "m"))
@@ -96,6 +97,7 @@ def test_an_evaluation_before_more_training_is_of_earlier_weights(command: Comma
     assert "of earlier weights" not in page and ">audited<" in page and done.err == ""
 
 
+@pytest.mark.full
 def test_what_overwriting_leaves_is_of_the_new_weights_alone(command: Command) -> None:
     trained(command)
     ran(command("evaluate", "m"))
@@ -109,6 +111,7 @@ def test_what_overwriting_leaves_is_of_the_new_weights_alone(command: Command) -
     assert "m, of earlier weights" in page and ">audited<" not in page
 
 
+@pytest.mark.full
 def test_training_on_without_a_better_epoch_leaves_results_as_they_are(command: Command) -> None:
     trained(command)
     ran(command("evaluate", "m"))
@@ -118,6 +121,7 @@ def test_training_on_without_a_better_epoch_leaves_results_as_they_are(command: 
     assert "of earlier weights" not in page and done.err == ""
 
 
+@pytest.mark.full
 def test_a_result_without_a_hash_is_neither_stale_nor_confirmed(command: Command) -> None:
     trained(command)
     ran(command("evaluate", "m"))
@@ -137,6 +141,7 @@ def test_a_result_without_a_hash_is_neither_stale_nor_confirmed(command: Command
     assert ">audited<" not in page and "from before the run was trained on" in done.err
 
 
+@pytest.mark.full
 def test_settings_tuned_for_earlier_weights_are_refused_until_they_are_tuned_again(command: Command) -> None:
     trained(command)
     tune = ("reader", "tune", "m", "--reader", "cache", "--tokens", "100", "--grid", "window=5,10")
@@ -154,6 +159,7 @@ def test_settings_tuned_for_earlier_weights_are_refused_until_they_are_tuned_aga
     ran(command("evaluate", "m", "--reader", "cache"))
 
 
+@pytest.mark.full
 def test_dynamic_readers_tell_what_they_were_prepared_with(command: Command) -> None:
     trained(command)
     statistics = ("reader", "statistics", "m", "--batch-size", "2", "--segment", "5")
@@ -210,7 +216,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", fast_then_full(CHANGES, ["trained on"]))
+@pytest.mark.full
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_evaluation_of_a_run_that_changes_meanwhile_is_not_written(
     change: str, command: Command, long_corpus: str
 ) -> None:
@@ -224,6 +231,7 @@ def test_an_evaluation_of_a_run_that_changes_meanwhile_is_not_written(
     assert not Path("m/evaluate-test").exists()
 
 
+@pytest.mark.full
 def test_elsewhere_the_result_is_written_with_the_weights_that_it_is_of(command: Command, long_corpus: str) -> None:
     trained(command, long_corpus)
     old = now()
@@ -235,23 +243,17 @@ def test_elsewhere_the_result_is_written_with_the_weights_that_it_is_of(command:
     assert json.loads(Path("kept/result.json").read_text())["provenance"]["weights"] == old != now()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "verb",
-    fast_then_full(
-        [
-            "examine m --targets 3 --maximum-context 4",
-            "explain surprisal m --words 5",
-            "explain reading m --tokens 40 --words 5 --reader cache",
-            "generate m --tokens 3 --save",
-            "reader tune m --reader cache --tokens 100 --grid window=5,10",
-            "reader statistics m --batch-size 2 --segment 5",
-        ],
-        [
-            "examine m --targets 3 --maximum-context 4",
-            "generate m --tokens 3 --save",
-            "reader statistics m --batch-size 2 --segment 5",
-        ],
-    ),
+    [
+        "examine m --targets 3 --maximum-context 4",
+        "explain surprisal m --words 5",
+        "explain reading m --tokens 40 --words 5 --reader cache",
+        "generate m --tokens 3 --save",
+        "reader tune m --reader cache --tokens 100 --grid window=5,10",
+        "reader statistics m --batch-size 2 --segment 5",
+    ],
 )
 def test_nothing_else_is_written_into_a_run_that_changed_meanwhile(
     verb: str, command: Command, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_training_names_files_without_text_and_splits_that_are_too_small(command
     assert "too few" not in command("train", "demo", "--corpus", "other", *SMALL, "--out", "more").err
 
 
+@pytest.mark.full
 def test_a_run_reads_other_corpora_in_its_own_vocabulary(command: Command, run_copy: Path) -> None:
     for split in ("train", "valid", "test"):
         Path("other", f"{split}.txt").write_text(f"ann saw the {split} and\nbob took more jam\n" * 9)
@@ -141,6 +142,7 @@ def test_a_prompt_that_is_no_text(command: Command, run_copy: Path, monkeypatch:
         assert command("generate", "run", "--prompt", "-").mistake().startswith(says)
 
 
+@pytest.mark.full
 def test_it_comes_token_by_token_until_its_reader_goes_away(run_copy: Path) -> None:
     """The first words arrive long before the last."""
     generating = process("generate", "run", "--prompt", "ann saw", "--tokens", "1000000", "--seed", "1")

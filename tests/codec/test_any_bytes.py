@@ -104,6 +104,7 @@ def no_bos(folder: Path) -> None:
 ODD = f"{TEXT} and an ünknown <|endoftext|> \x00 end\r\n\r".encode() + b"\xff\xfe" + TEXT.encode("utf-16")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("save", [gpt2, marked_full(llama), no_bos])
 def test_models_of_transformers(save: Callable[[Path], None], tmp_path: Path) -> None:
     save(tmp_path / "model")
@@ -118,6 +119,7 @@ def test_models_of_transformers(save: Callable[[Path], None], tmp_path: Path) ->
         assert decompress(compress(data, model, **loading).data, model) == data
 
 
+@pytest.mark.full
 def test_the_proof_of_a_model_of_transformers_names_its_folder(tmp_path: Path) -> None:
     gpt2(tmp_path / "model")
     bs.evaluate(f"hf:{tmp_path / 'model'}", TEXT, proof=tmp_path / "proof.bks")

@@ -104,6 +104,7 @@ def test_narrow_products_come_back_too(run: Run) -> None:
     assert code.model_bits != compress(TEXT.encode(), run, batch_size=3).model_bits
 
 
+@pytest.mark.full
 def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     text = tiny_corpus / "test.txt"
     figures = evaluate(tiny_run, text=text).figures
@@ -118,6 +119,7 @@ def test_the_code_is_as_long_as_the_score(tiny_run: Path, tiny_corpus: Path, tmp
     assert split.open_bits_per_byte == pytest.approx(figures.open_bits_per_byte, rel=1e-3)
 
 
+@pytest.mark.full
 def test_a_reader_that_learns_gains_in_the_code_what_it_gains_in_the_score(tiny_run: Path, tiny_corpus: Path) -> None:
     reader, text = "dynamic:rule=sgd,rate=0.3,segment=5", tiny_corpus / "test.txt"
     figures = evaluate(tiny_run, text=text, reader=reader).figures
@@ -290,6 +292,7 @@ def test_a_header_of_nonsense_is_refused(run: Run) -> None:
         unpack(MARK + bytes([2]) + len(bomb).to_bytes(4, "big") + zlib.crc32(bomb).to_bytes(4, "big") + bomb, "it")
 
 
+@pytest.mark.full
 def test_another_model_is_refused_and_another_machine_named(run: Run) -> None:
     code = compress(TEXT.encode(), run).data
     with pytest.raises(UserError, match="has other weights than the model of this code"):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from cheats import GoldCache
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.main import main
@@ -39,7 +38,8 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("reading", fast_then_full(READINGS, READINGS[:3]), ids=str)
+@pytest.mark.full
+@pytest.mark.parametrize("reading", READINGS, ids=str)
 def test_a_score_is_proved_in_the_shapes_that_it_was_read_in(reading: dict, tiny_run: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "proof.bks", tmp_path / "out"
     figures = bs.evaluate(tiny_run, proof=file, out=out, **reading).figures
@@ -73,6 +73,7 @@ def test_a_proof_of_a_text_and_of_another_text(
     assert f"{file} exists; choose another place" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_score_that_is_better_than_the_code_does_not_hold(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +130,8 @@ def test_a_proof_in_many_rows_proves_nothing(
     assert "NOT proved; read it in fewer rows" in said
 
 
-@pytest.mark.parametrize("reading", fast_then_full(AFTER, AFTER[:1]), ids=str)
+@pytest.mark.full
+@pytest.mark.parametrize("reading", AFTER, ids=str)
 def test_a_score_after_another_split_is_proved_where_that_split_is(
     reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_score_after_another_split_is_proved_where_that_split_is(
         bs.verify(pack(replace(header, after=None), payload), tiny_run)
 
 
+@pytest.mark.full
 def test_a_score_after_a_split_of_another_corpus_is_proved_where_that_corpus_is_named(
     tiny_run: Path, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,7 +190,8 @@ def test_a_text_in_a_field_of_records_is_compared_where_the_field_is_named(
     assert "name it with --text or --corpus" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("reading", fast_then_full(LINES, LINES[:2]), ids=str)
+@pytest.mark.full
+@pytest.mark.parametrize("reading", LINES, ids=str)
 def test_a_score_of_lines_by_themselves_is_proved(
     reading: dict, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

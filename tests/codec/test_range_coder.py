@@ -65,6 +65,7 @@ def test_a_carry_runs_through_all_that_is_written() -> None:
     assert [decoder.choose(cuts, 0) for cuts, _ in choices] == [choice for _, choice in choices]
 
 
+@pytest.mark.full
 def test_the_cost_of_rounding_is_less_than_a_thousandth_of_a_percent() -> None:
     draw, encoder, bits = np.random.default_rng(0), Encoder(), 0.0
     for _ in range(600):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from coded_runs import TEXT, run_of, vocabulary_of
 from test_codec import CountsBlocks
-from tiers import fast_then_full, several
 
 import backstory as bs
 import backstory.codec.code_checkpoint as code_checkpoint
@@ -69,13 +68,14 @@ def stops_after(tokens: int) -> Callable[[int, int], None]:
     return progress
 
 
-@pytest.mark.parametrize(("reader", "how"), fast_then_full(READINGS, READINGS[:2]))
+@pytest.mark.full
+@pytest.mark.parametrize(("reader", "how"), READINGS)
 def test_a_compression_resumes_from_any_place(
     reader: str, how: dict[str, Any], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, how = tmp_path / "out.bks", {"reader": reader, "save_every": 1e-9, **how}
     code = compress(DATA, run, **how)
-    for tokens in range(1, code.tokens - 9, 1 + code.tokens // several(3, 40)):
+    for tokens in range(1, code.tokens - 9, 1 + code.tokens // 40):
         step = tokens // how.get("batch_size", 1)
         monkeypatch.setattr(code_checkpoint, "save_reading", saves_from(step))
         with pytest.raises(Stop):
@@ -101,11 +101,12 @@ def saves_from(step: int) -> Callable[..., None]:
     return save
 
 
-@pytest.mark.parametrize(("reader", "how"), fast_then_full(READINGS[:2], READINGS[:1]))
+@pytest.mark.full
+@pytest.mark.parametrize(("reader", "how"), READINGS[:2])
 def test_a_compression_that_is_killed_again_and_again(
     reader: str, how: dict[str, Any], run: Run, tmp_path: Path
 ) -> None:
-    out, kills, data = tmp_path / "out.bks", 0, DATA * several(8, 20)
+    out, kills, data = tmp_path / "out.bks", 0, DATA * 20
     began = time.monotonic()
     expected = compress(data, run, reader=reader, **how).data
     seconds, draw = time.monotonic() - began, random.Random(reader)
@@ -118,7 +119,7 @@ def test_a_compression_that_is_killed_again_and_again(
                 os._exit(0)
             finally:
                 os._exit(1)
-        end = time.monotonic() + draw.random() * seconds / several(1, 5)
+        end = time.monotonic() + draw.random() * seconds / 5
         while time.monotonic() < end:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -131,11 +132,12 @@ def test_a_compression_that_is_killed_again_and_again(
     while not coded():
         kills += 1
         assert kills < 500
-    assert kills >= several(1, 10)
+    assert kills >= 10
     assert out.read_bytes() == expected
     assert {path.name for path in tmp_path.iterdir()} <= {"out.bks", "out.bks.part"}
 
 
+@pytest.mark.full
 def test_what_is_not_resumed(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out, model = tmp_path / "text.txt", tmp_path / "text.bks", ["--model", str(tiny_run)]
     file.write_text("ann saw the tea\n" * 9)
@@ -158,6 +160,7 @@ def test_what_is_not_resumed(tiny_run: Path, tmp_path: Path, capsys: pytest.Capt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.bks", "text.txt"]
 
 
+@pytest.mark.full
 def test_a_name_too_long_for_its_checkpoints_is_refused(run: Run, tmp_path: Path) -> None:
     (source := tmp_path / "text").write_bytes(DATA)
     longest = tmp_path / ("a" * 250)

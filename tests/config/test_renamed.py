@@ -270,6 +270,7 @@ def test_lines_of_a_log_are_read_under_their_present_names() -> None:
     assert names.current_log_record(record) == {"event": "epoch", "epoch": 1, "answer_share": 0.4}
 
 
+@pytest.mark.full
 def test_results_and_suites_of_this_version_stay_as_they_are() -> None:
     for path in sorted((Path(__file__).parents[2] / "results").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))

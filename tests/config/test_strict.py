@@ -144,6 +144,7 @@ def test_values_out_of_range_are_refused(text: str, message: str) -> None:
     assert refusal(text) == f"recipe.yaml: {message}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [

@@ -214,6 +214,7 @@ def test_a_model_with_a_cache_is_examined_by_the_cache_of_the_context_alone(expe
     assert np.abs(losses.nats - losses.baseline).max() > 0.05
 
 
+@pytest.mark.full
 def test_neither_order_nor_company_changes_what_is_drawn_for_a_target() -> None:
     reader = StaticReader(build(), FLOAT32)
     few, many = (measure("shuffle", examination(reader, targets=count)) for count in (24, TOKENS))

@@ -218,6 +218,7 @@ class Threads:
         return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("experiment", ["truncate", "drop"])
 def test_ranks_that_share_the_targets_find_what_one_finds(
@@ -358,6 +359,7 @@ def test_only_the_cache_experiment_needs_the_score_of_the_inner_reader() -> None
     assert found.baseline == plain.baseline
 
 
+@pytest.mark.full
 def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
     with pytest.raises(UserError, match="name the cache last"):
         bs.examine(seeds[0], None, "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
@@ -381,6 +383,7 @@ def test_options_in_python_are_checked(options: dict[str, Any], told: str) -> No
         bs.examine(object(), np.zeros(100, np.int64))  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     together = bs.examine(
@@ -502,6 +505,7 @@ def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: 
         bs.examine(tiny_run, np.arange(100))
 
 
+@pytest.mark.full
 def test_a_truncation_is_plotted(tiny_run: Path, tmp_path: Path) -> None:
     found = bs.examine(tiny_run, experiment="truncate", out=tmp_path / "out", **SMALL)
     assert found.plot(tmp_path / "plot.svg").read_text().startswith("<svg")

@@ -39,6 +39,7 @@ def alone(reader: Reader, ids: np.ndarray) -> np.ndarray:
     return -torch.cat(found, 1).numpy()
 
 
+@pytest.mark.full
 @given(count=st.integers(12, 90), batch_size=st.integers(2, 9), before=st.integers(1, 11))
 def test_rows_are_read_as_each_alone(count: int, batch_size: int, before: int) -> None:
     reader, ids = (

@@ -8,7 +8,6 @@ import pytest
 import torch
 from adaptive import Learning
 from copying import Copying
-from tiers import fast_then_full
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.config import (
@@ -117,12 +116,10 @@ def read_alone(reader: Reader, context: np.ndarray, target: int) -> float:
     return reader.predict(tokens[-1]).log_probs()[0, -1, target].item()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "memory"),
-    fast_then_full(
-        product(REMEMBERING, [1, 3_000_000, 1 << 40]),
-        [*((name, 3_000_000) for name in REMEMBERING), ("buffer and cache", 1)],
-    ),
+    product(REMEMBERING, [1, 3_000_000, 1 << 40]),
 )
 def test_what_remembers_is_asked_with_the_context_alone_in_memory(name: str, memory: int) -> None:
     reader, (contexts, targets) = REMEMBERING[name](), questions()

@@ -137,6 +137,7 @@ def test_a_cache_holds_what_came_within_its_window() -> None:
     assert named("cache", documents)[3] == "none", "5 at 0 is of another document"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("corpus", "window", "share"), [("ptb", 500, 0.3615), ("wikitext-2", 3875, 0.2033)])
 def test_what_a_cache_does_not_hold_is_what_the_paper_says_it_hurts(corpus: str, window: int, share: float) -> None:
     """36% of Penn Treebank's words and 20% of WikiText-2's: a property of the text, not of the model."""

@@ -64,6 +64,7 @@ def test_an_interval_is_the_normal_one_for_many_normal_differences() -> None:
     assert interval.high == pytest.approx(values.mean() + 1.96 * error, abs=0.2 * error)
 
 
+@pytest.mark.full
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     random, truth, trials = np.random.default_rng(0), 0.5, 200
     intervals = [paired_interval(random.normal(truth, 1.0, 80), seed) for seed in range(trials)]
@@ -222,6 +223,7 @@ def holds(interval: Interval) -> bool:
     return interval.low <= 0 <= interval.high
 
 
+@pytest.mark.full
 def test_documents_are_drawn_where_a_reader_adapts_to_them() -> None:
     random, length, trials = np.random.default_rng(0), 100, 150
     positions, hits = np.arange(6_000), np.zeros(2)
@@ -234,6 +236,7 @@ def test_documents_are_drawn_where_a_reader_adapts_to_them() -> None:
     assert hits[0] / trials < 0.4 and 0.87 <= hits[1] / trials <= 1.0
 
 
+@pytest.mark.full
 def test_intervals_over_few_clusters_hold_the_truth_as_often_as_they_say() -> None:
     """Eight clusters that share half of the variance, alone and in a group. Plain resamples cover only 87% to 89%."""
     random, trials, hits = np.random.default_rng(0), 1_000, np.zeros(2)
@@ -258,6 +261,7 @@ def test_means_are_widened_for_the_clusters_that_hold_values() -> None:
     np.testing.assert_allclose(one, values[:10].mean())
 
 
+@pytest.mark.full
 def test_long_blocks_are_drawn_where_documents_are_unknown() -> None:
     # What a target costs depends on those before it, the less the farther they are: a moving average of 100 tokens.
     random, tokens, trials, hits = np.random.default_rng(1), 30_000, 100, np.zeros(2)
@@ -394,6 +398,7 @@ def ends(found: EffectiveContext) -> tuple[int | None, int | None]:
     return found.low, found.high
 
 
+@pytest.mark.full
 def test_intervals_of_effective_contexts_over_models_hold_the_truth() -> None:
     """Three models of a family, 200 times, whose losses decay at different rates."""
     contexts, random = [5, 10, 20, 40, 80, 160, 320], np.random.default_rng(0)

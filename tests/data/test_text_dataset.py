@@ -22,6 +22,7 @@ Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize(
     ("name", "types", "tokens", "documents"),
@@ -195,6 +196,7 @@ def test_blocks_of_any_size_give_the_same_text(text: str, block: int) -> None:
     assert whole == text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
+@pytest.mark.full
 def test_large_vocabularies_are_stored_as_int32(corpus: Make) -> None:
     for types, kind in ((65_535, np.uint16), (65_536, np.int32)):
         text = " ".join(map(str, range(types - 2))).encode()  # <eos> and <unk> make the rest

@@ -193,7 +193,8 @@ def test_a_saved_dataset_with_its_splits(tmp_path: Path) -> None:
     assert whole.documents is not None and len(whole.documents) == 100
 
 
-@pytest.mark.parametrize("suffix", fast_then_full(COMPRESSED, [".gz", ".zst"]))
+@pytest.mark.full
+@pytest.mark.parametrize("suffix", COMPRESSED)
 def test_what_is_compressed_may_be_utf_16_or_any_bytes(suffix: str, tmp_path: Path) -> None:
     wide = (PLAIN * 400).encode("utf-16")  # more than a block of any of them
     (tmp_path / f"a.txt{suffix}").write_bytes(COMPRESSED[suffix](wide))
@@ -449,6 +450,7 @@ def test_nulls_and_numbers_in_a_column_are_refused(tmp_path: Path) -> None:
         prepared(path)
 
 
+@pytest.mark.full
 def test_what_unpacks_to_far_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path
 ) -> None:

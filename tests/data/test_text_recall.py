@@ -48,6 +48,7 @@ def plain_document(s: RecallConfig, chain: np.ndarray, rng: np.random.Generator)
     return [*out[: s.length - 1], ("<eos>", 0)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("facts", [0.0, 0.1])
 def test_statistics_are_those_of_a_plain_generator(facts: float) -> None:
     config = RecallConfig(**SMALL, facts=facts, documents=2000, seed=3)

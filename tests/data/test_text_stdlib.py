@@ -14,6 +14,7 @@ from backstory.data import prepare
 from backstory.data.corpora import stdlib
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_cache")
 def test_size_documents_and_time() -> None:
     modules = set(sys.modules)

@@ -145,6 +145,7 @@ def test_files_of_tags_that_do_not_fit(small_ptb: Path) -> None:
         tags_of(dataset, "valid", data_dir=small_ptb)
 
 
+@pytest.mark.full
 def test_pattern_tags_words_as_they_are(corpus: Callable[..., Dataset], cache_folder: Path) -> None:
     pytest.importorskip("textblob")
     line = "she don't and/or </s> ( the & \\/ U.K. &slash; can't ... \" @-@ dogs )"
@@ -190,6 +191,7 @@ def test_a_text_that_is_not_english_is_warned_of(
     assert not recwarn.list
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize("name", ["ptb", "wikitext-2"])
 def test_the_corpora_of_the_field_are_english(name: str, data_folder: Path) -> None:

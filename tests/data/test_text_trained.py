@@ -39,6 +39,7 @@ def test_every_text_comes_back(kind: Kind) -> None:
     assert "Ġcat" in words and len(pieces.split(TEXT)) < len(TEXT)
 
 
+@pytest.mark.full
 def test_every_process_learns_the_same_pairs() -> None:
     def digest() -> str:
         command = [sys.executable, "-c", TRAIN, "bpe"]
@@ -65,6 +66,7 @@ def test_a_corpus_in_its_own_pieces(kind: Kind, tmp_path: Path) -> None:
     assert low.fingerprint != data.fingerprint
 
 
+@pytest.mark.full
 def test_a_long_word_is_learned_as_fast_as_short_ones() -> None:
     """As a word that is learned whole, it takes 20 times as long."""
     generator, seconds = np.random.default_rng(0), []

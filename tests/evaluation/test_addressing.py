@@ -41,7 +41,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in (*cores, "lstm")}
 
 
-@pytest.mark.parametrize("name", fast_then_full(["ntm", "mdm", "unlinked"], ["ntm"]))
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["ntm", "mdm", "unlinked"])
 def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], name: str) -> None:
     own = evaluate(runs[name])
     assert own.figures.addressing == "dense" and own.figures.audit.passed
@@ -79,6 +80,7 @@ def test_readers_of_one_run_with_other_addressings_do_not_disturb_each_other(run
         assert not other.model.training and other.settings() != run.settings()
 
 
+@pytest.mark.full
 def test_a_window_alone_is_localized_without_links(runs: dict[str, Path]) -> None:
     window, localized = (
         evaluate(runs["unlinked"], addressing=how).figures.nats_per_token for how in ("window:3", "localized:3")
@@ -86,6 +88,7 @@ def test_a_window_alone_is_localized_without_links(runs: dict[str, Path]) -> Non
     assert window == pytest.approx(localized, abs=1e-6)
 
 
+@pytest.mark.full
 def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> None:
     assert evaluate(runs["window"]).figures.addressing == "window:3"
 

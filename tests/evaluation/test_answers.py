@@ -153,6 +153,7 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     assert trainings_table([alone]).rows[0][5] == score
 
 
+@pytest.mark.full
 def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path) -> None:
     result = bs.evaluate(run)
     answers = result.figures.answers
@@ -174,6 +175,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
 
 
+@pytest.mark.full
 def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
     many = tuple(range(1, 101))
     for lengths in (many, (1, *many[:0:-1]), (*many[:50], 7, *many[50:])):

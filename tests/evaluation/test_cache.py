@@ -51,6 +51,7 @@ def cache_settings(draw: st.DrawFn) -> CacheSettings:
     )
 
 
+@pytest.mark.full
 @given(
     name=st.sampled_from(sorted(MODELS)),
     chosen=cache_settings(),

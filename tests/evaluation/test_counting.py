@@ -84,7 +84,8 @@ def test_ngrams_are_modified_kneser_ney(train: np.ndarray, ids: np.ndarray, orde
     assert (own == tables[np.arange(len(ids)), ids.astype(int)]).all()
 
 
-@settings(max_examples=several(15, 80), deadline=None)
+@pytest.mark.full
+@settings(max_examples=80, deadline=None)
 @given(texts.filter(len), st.integers(1, 4), st.booleans(), blocks)
 def test_they_go_on_counting(ids: np.ndarray, order: int, across: bool, block: int) -> None:
     train, boundary = words(60, 5), None if across else FIRST
@@ -98,7 +99,8 @@ def test_they_go_on_counting(ids: np.ndarray, order: int, across: bool, block: i
         assert table.sum() == pytest.approx(1, abs=1e-6)
 
 
-@settings(max_examples=several(25, 120), deadline=None)
+@pytest.mark.full
+@settings(max_examples=120, deadline=None)
 @given(
     texts.filter(len),
     st.builds(PPMSettings, st.integers(0, 4), st.sampled_from(["c", "d"]), st.floats(0.05, 0.95), st.booleans()),

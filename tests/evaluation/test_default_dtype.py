@@ -58,6 +58,7 @@ def test_a_model_in_float32_reads_as_it_does_by_default(
     assert nats() == pytest.approx(plain, abs=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_float64")
 def test_gates_are_trained_saved_and_loaded(tmp_path: Path) -> None:
     model = lstm()

@@ -98,7 +98,8 @@ def scores(reader: Reader, ids: np.ndarray, block: int | None = None, reset: boo
     return torch.cat(found).tolist()
 
 
-@settings(max_examples=several(6, 25), deadline=None)
+@pytest.mark.full
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(MODELS)),
     st.sampled_from(["rms", "sgd", "nadam"]),
@@ -135,7 +136,8 @@ def test_it_equals_a_plain_loop(
     assert pieces == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-@settings(max_examples=several(4, 10))
+@pytest.mark.full
+@settings(max_examples=10)
 @given(
     name=st.sampled_from(sorted(MODELS)),
     rule=st.sampled_from(["rms", "nadam"]),
@@ -344,6 +346,7 @@ def test_low_rank_weights_that_have_not_moved_are_the_model_s_own_in_bfloat16() 
         assert torch.equal(prediction.log_probs(), expected.log_probs())
 
 
+@pytest.mark.full
 def test_starting_anew_goes_back_to_the_trained_weights() -> None:
     model = lstm()
     reader = DynamicEvaluation(model, BASE, statistics(model))

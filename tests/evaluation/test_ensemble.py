@@ -12,7 +12,6 @@ from adapting import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, dual, lstm, mixture
-from tiers import several
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -41,7 +40,8 @@ def scores(reader: Reader, ids: np.ndarray) -> np.ndarray:
     return torch.cat(pieces).numpy()
 
 
-@settings(max_examples=several(8, 40), deadline=None)
+@pytest.mark.full
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 50), st.sampled_from([None, 0.0, 0.3, 1.0]), st.integers(1, 3))
 def test_it_is_the_weighted_mean_of_what_each_predicts_alone(length: int, weight: float | None, members: int) -> None:
     ids, makers = (
@@ -57,6 +57,7 @@ def test_it_is_the_weighted_mean_of_what_each_predicts_alone(length: int, weight
     np.testing.assert_allclose(scores(ensemble, ids), expected, rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("segments", [(4, 4), (4, 6), (12, 5), (40, 16)])
 def test_members_that_learn_take_their_steps_as_alone(segments: tuple[int, int]) -> None:
     ids, (first, second) = text(60, 3), (partial(dynamic, segment, rate=0.05) for segment in segments)
@@ -108,6 +109,7 @@ def pair(tiny_run: Path, tiny_config: RunConfig, tmp_path_factory: pytest.TempPa
     return folder / "one", folder / "two"
 
 
+@pytest.mark.full
 def test_a_run_is_read_with_others(pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = pair
     log_probs, figures = {}, {}
@@ -154,6 +156,7 @@ def test_weights_are_tuned_for_each_ensemble(
     assert configure(parse_stack("ensemble:runs=7"), run)[-1].settings.weight is None
 
 
+@pytest.mark.full
 def test_a_result_holds_the_settings_of_every_reader(pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = pair[0], shutil.copytree(pair[1], tmp_path / "two")
     tuned = DynamicSettings(rule="sgd", rate=0.03, segment=7)
@@ -166,6 +169,7 @@ def test_a_result_holds_the_settings_of_every_reader(pair: tuple[Path, Path], tm
     assert layers["dynamic"] == [{"name": "dynamic", "settings": vars(tuned), "origin": "tuned on valid"}]
 
 
+@pytest.mark.full
 def test_a_proof_is_bound_to_the_weights_of_every_member(pair: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = pair
     other = shutil.copytree(two, tmp_path / "other")

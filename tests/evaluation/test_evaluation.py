@@ -54,6 +54,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 # --- every token ---
 
 
+@pytest.mark.full
 def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) -> None:
     """Return the figures in float64, without the reading loop."""
     result = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
 from test_mixture import FIRST, cache, ppm, stack
-from tiers import several
 
 from backstory.config.readers import MixtureSettings
 from backstory.evaluation import read
@@ -65,7 +64,8 @@ def naive(tables: list[list[list[float]]], shares: list[list[float]], ids: np.nd
     return mixed
 
 
-@settings(max_examples=several(8, 40), deadline=None)
+@pytest.mark.full
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 50), st.sampled_from([0.0, 0.3, 3.0]), st.sampled_from([1, 7, 256]))
 def test_it_equals_a_plain_loop(length: int, rate: float, block: int) -> None:
     ids = text(length, length)
@@ -128,7 +128,8 @@ def test_an_empty_cache_takes_no_part_and_a_sure_reader_is_measured() -> None:
     assert inputs.features[0, 0, :3].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-@settings(max_examples=several(4, 12), deadline=None)
+@pytest.mark.full
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([3, 256]), st.sampled_from(["linear", "logistic"]))
 def test_one_reading_scores_every_setting(length: int, block: int, domain: str) -> None:
     ids, inner = text(length, 1), stack()

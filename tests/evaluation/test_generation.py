@@ -92,6 +92,7 @@ def test_a_seed_decides_and_the_callers_generator_stays(small_lstm: ComposedMode
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.full
 def test_what_is_banned_is_never_drawn(model: ComposedModel) -> None:
     free = Counter(take(generate_ids(StaticReader(model), [0], Sampling(20.0)), 300))
     assert len(free) == TYPES
@@ -219,6 +220,7 @@ def test_a_run_goes_on_from_nothing_and_to_a_stop(run: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_unknown_words_come_only_where_they_are_allowed(tiny_run: Path) -> None:
     hot = {"tokens": 400, "temperature": 50.0}
     assert "<unk>" not in "".join(generate(tiny_run, "zebra", **hot))

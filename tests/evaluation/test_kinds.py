@@ -98,6 +98,7 @@ def test_numbers_are_decimal(value: str) -> None:
         parse_stack(f"cache:theta={value}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", ODD_VALUES)
 def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
     with pytest.raises(UserError, match="is not a value for theta"):
@@ -106,6 +107,7 @@ def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
         parse_grid(parse_stack("cache"), [f"theta={value}"])
 
 
+@pytest.mark.full
 def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     loaded = load_run(run)
     (published,) = configure(parse_stack("dynamic"), loaded)
@@ -130,6 +132,7 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
             configure(parse_stack("dynamic"), loaded)
 
 
+@pytest.mark.full
 def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
     """Steps of factor two from a distant start reach the same result as a grid of the same points."""
     wide = ["rate=" + ",".join(f"{0.0005 * 2**i:.3g}" for i in range(9))]
@@ -144,6 +147,7 @@ def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
         assert read(reader, opened.split.ids[:100], opened.dataset.vocabulary.start).nats > grid.nats
 
 
+@pytest.mark.full
 def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
     """The search measures what `evaluate` measures with the settings it saved; each reader's gain is told."""
     before = weights_hash(load_run(run).model)
@@ -161,6 +165,7 @@ def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
     assert weights_hash(load_run(run).model) == before
 
 
+@pytest.mark.full
 def test_reading_on_after_another_split(run: Path) -> None:
     plain = bs.evaluate(run, split="test", reader=STEP).figures
     after = bs.evaluate(run, split="test", reader=STEP, after="valid").figures

@@ -8,7 +8,6 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics, text
 from small_models import lively, lstm, mixture
-from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig, UserError
@@ -33,9 +32,8 @@ from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
-@pytest.mark.parametrize(
-    ("tied", "decay"), fast_then_full([(True, 0.0), (False, 0.05), (True, 0.9)], [(True, 0.0), (False, 0.05)])
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("tied", "decay"), [(True, 0.0), (False, 0.05), (True, 0.9)])
 @pytest.mark.usefixtures("torch_passes")
 def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, tied: bool, decay: float) -> None:
     base = DynamicSettings(rate=0.01, decay=decay, epsilon=1e-2, segment=4)
@@ -110,6 +108,7 @@ def test_it_learns_the_same_without_a_compiler(
     assert near.double().mean() > 0.99 and reference.abs().max() > 1e-3
 
 
+@pytest.mark.full
 def test_tensors_may_share_their_bias_and_do_without_the_fisher_information(model: ComposedModel) -> None:
     found, ids, place = statistics(model), text(60), slice(3, 12)
     grad, delta, features = torch.randn(9), torch.randn(9), torch.rand(6, 9)
@@ -131,6 +130,7 @@ def test_tensors_may_share_their_bias_and_do_without_the_fisher_information(mode
                 LearnedReader(other, learned, statistics(other))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("torch_passes")
 def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:
     """An untied embedding has no gradient but for the words of the segment."""
@@ -221,6 +221,7 @@ def test_every_weight_is_followed_once() -> None:
     assert bool((seen == 1).all())
 
 
+@pytest.mark.full
 def test_training_lowers_the_loss_of_what_it_reads() -> None:
     model = lstm()
     found, ids = statistics(model), np.tile(text(40, seed=8), 15)

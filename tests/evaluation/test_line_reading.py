@@ -74,6 +74,7 @@ def test_lines_against_a_plain_loop(tokenizer: str, batch_size: int, tokenized_r
     assert figures.audit.passed and "line by line" in figures.label
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_begins_anew_with_every_line(reader: str, tiny_run: Path, tmp_path: Path) -> None:
     """Scores of an evaluation of each line alone, also of readers that learn."""
@@ -109,6 +110,7 @@ def test_the_time_is_that_of_the_reader_alone(tiny_run: Path, monkeypatch: pytes
     assert result.provenance.seconds == spent["reader"] >= 5
 
 
+@pytest.mark.full
 def test_lines_longer_than_a_block_are_read_on(tiny_run: Path, tmp_path: Path) -> None:
     text = "\n".join("ann saw bob and " * n for n in (200, 1, 90, 70, 3))
     for batch_size in (1, 2):

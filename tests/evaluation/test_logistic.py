@@ -7,7 +7,6 @@ from adapting import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
-from tiers import several
 
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings
@@ -72,7 +71,8 @@ def naive(ids: np.ndarray, setting: MixtureSettings) -> list[float]:
     return scores
 
 
-@settings(max_examples=several(10, 50), deadline=None)
+@pytest.mark.full
+@settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 40), st.sampled_from([0.0, 0.01, 0.2]), st.sampled_from(CONTEXTS), st.booleans(),
     st.sampled_from([1, 7, 256]),
@@ -129,7 +129,8 @@ def test_it_learns_from_the_targets_also_where_other_tokens_follow() -> None:
     assert whole.facts()["exponents"][0] != [1, 0, 0]
 
 
-@settings(max_examples=several(4, 12), deadline=None)
+@pytest.mark.full
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([3, 256]), st.sampled_from(CONTEXTS))
 def test_one_reading_scores_every_setting(length: int, block: int, context: str) -> None:
     ids, inner = text(length, 1), stack()

@@ -66,6 +66,7 @@ def bin_of(distance: int) -> int:
     return max(low for low in FROM if low <= distance)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", ["static", "cache"])
 def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokens.jsonl"
@@ -138,6 +139,7 @@ class Killed(Exception):
     """Stands for the end of a process."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"reader": "cache", "after": "valid"}], ids=str)
 def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_path: Path) -> None:
     seen: list[int] = []

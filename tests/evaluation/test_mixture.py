@@ -69,7 +69,8 @@ def naive(scores: np.ndarray, on: np.ndarray, share: float, rate: float) -> list
     return mixed
 
 
-@settings(max_examples=several(12, 50), deadline=None)
+@pytest.mark.full
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 60), st.floats(1e-5, 1.0), st.sampled_from([0.1, 1.0, 2.0]), st.sampled_from([1, 7, 256]))
 def test_it_equals_a_plain_loop(length: int, share: float, rate: float, block: int) -> None:
     ids = text(length, length)

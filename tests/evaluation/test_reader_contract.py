@@ -132,7 +132,8 @@ VARIANTS = {
     "tempered over cache over dynamic, span buffer", "ngram alone, lines apart", "ngram over cache over dynamic",
     "cache over ppm over ngram, span buffer", "mixture over dynamic", "mixture of readers", "tempered over mixture",
     "cache over ensemble over dynamic", "gated product over dynamic", "gate of readers",
-    "logistic by lengths over dynamic", "logistic over cache over learned, pointer",
+    "logistic by lengths over dynamic", "logistic over cache over learned, pointer", "gate", "logistic",
+    "static, dual mogrifier", "ppm with exclusion", "ngram online", "tempered over dynamic, mixture",
 }  # fmt: skip
 """Readers that have the parts of others; with `--full` they are tested as these are."""
 

@@ -172,6 +172,7 @@ def test_a_uniform_model_scores_the_size_of_its_vocabulary(small_lstm: ComposedM
     assert reading.nats == pytest.approx(math.log(small_lstm.vocabulary_size), rel=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "evaluation",
     [

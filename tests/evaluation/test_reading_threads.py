@@ -285,6 +285,7 @@ def test_processes_that_share_an_examination_keep_their_number(
 TEXT = b"ann saw the tea\nbob took more jam\n" * 20
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"reader": "cache"}], ids=str)
 def test_a_file_is_coded_with_the_fastest_number_and_decoded_with_the_same(
     fastest: list[int], tiny_run: Path, options: dict[str, Any]
@@ -313,6 +314,7 @@ def test_a_short_file_is_not_timed(fastest: list[int], tiny_run: Path) -> None:
     assert unpack(bs.compress(TEXT[:33], tiny_run).data, "it")[0].machine["threads"] == 2
 
 
+@pytest.mark.full
 def test_a_resumed_compression_keeps_its_number(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
     fastest[:] = [1, 2]
 
@@ -377,6 +379,7 @@ def read_lines(run: Path, text: bytes, path: Path, **options: Any) -> tuple[list
     return nats, numbers
 
 
+@pytest.mark.full
 def test_a_session_chooses_once_it_has_read_enough(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
     nats, numbers = read_lines(tiny_run, TEXT * 8, tmp_path / "text")
     assert numbers.index(1) == 1024 // 5  # a line has five tokens
@@ -401,6 +404,7 @@ def test_a_session_with_a_slow_model_chooses_later(
     assert tried == [1024 / 128, 1280 / 128] and {*numbers[:100]} == {2} and numbers[-1] == 1
 
 
+@pytest.mark.full
 def test_a_resumed_session_keeps_its_number(fastest: list[int], tiny_run: Path, tmp_path: Path) -> None:
     fastest[:] = [1, 2]
     parts = TEXT * 8, TEXT

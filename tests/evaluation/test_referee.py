@@ -72,16 +72,18 @@ def test_a_cheat_is_caught_by_its_condition(name: str) -> None:
         assert not figures.audit.passed and figures.audit.checks and not figures.audit.checks[cheat.condition]
 
 
-@pytest.mark.parametrize("name", fast_then_full(RARE, ["ahead at 1 in 500"]))
+@pytest.mark.full
+@pytest.mark.parametrize("name", RARE)
 def test_a_rare_cheat_is_caught_if_its_tokens_are_decoded(name: str) -> None:
     options: dict[str, Any] = {"block": 32}
-    for seed in range(several(1, 4)):
+    for seed in range(4):
         assert not refereed(CHEATS[name].make, zoo.text(700), seed=seed, cuts=690, **options).audit.passed
     every = refereed(CHEATS[name].make, zoo.text(700), every_token=True, **options)
     assert not every.audit.passed and every.decoded == 700 and every.missed == 0
     assert refereed(CHEATS[name].make, zoo.text(700), cuts=1, **options).audit.passed
 
 
+@pytest.mark.full
 def test_wrong_byte_counts_are_not_as_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("naïve\r\n".encode() * 20)
     options: dict[str, Any] = {"seed": 1, "block": 16}

@@ -18,7 +18,6 @@ import torch
 from adaptive import Doubtful, Learning, Remembering
 from runs import contents
 from small_models import lstm
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import UserError
@@ -114,6 +113,7 @@ def test_a_reader_goes_on_from_disk_bit_for_bit(name: str, batch_size: int, stre
 
 
 # The learned one has to be trained first, and a foreign buffer needs a buffer, and rows.
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in READERS if name not in ("learned", "shuffled-buffer")])
 def test_every_reader_there_is_can_be_saved(name: str, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     out, name = (
@@ -165,20 +165,18 @@ def stopped(run: Path, text: Path | None, out: Path, after: int, **options: Any)
     return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
-    fast_then_full(
-        [
-            {},
-            {"batch_size": 3},
-            {"after": "valid"},
-            {"reader": "learning"},
-            {"reader": "learning+doubtful", "after": "valid"},
-            {"reader": "doubtful", "batch_size": 2},
-            {"reader": "learning:rate=0.01"},
-        ],
-        [{"batch_size": 3}, {"reader": "learning+doubtful", "after": "valid"}],
-    ),
+    [
+        {},
+        {"batch_size": 3},
+        {"after": "valid"},
+        {"reader": "learning"},
+        {"reader": "learning+doubtful", "after": "valid"},
+        {"reader": "doubtful", "batch_size": 2},
+        {"reader": "learning:rate=0.01"},
+    ],
     ids=str,
 )
 def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
@@ -206,6 +204,7 @@ def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
     assert contents(tiny_run) == hashes
 
 
+@pytest.mark.full
 def test_what_readers_say_of_themselves_is_that_of_the_text_they_read(
     tiny_run: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -274,6 +273,7 @@ def other_weights(run: Path, folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -307,6 +307,7 @@ def test_another_evaluation_is_not_taken_up(
     assert contents(out) == before
 
 
+@pytest.mark.full
 def test_other_statistics_are_noticed(tiny_run: Path, text: Path, tmp_path: Path) -> None:
     run, out = Path(shutil.copytree(tiny_run, tmp_path / "run")), tmp_path / "out"
     for reader, taken in (("doubtful", True), ("learning", False)):

@@ -98,6 +98,7 @@ def test_the_temperature_is_that_of_a_prediction() -> None:
         torch.testing.assert_close(found.float(), prediction.tempered(temperature).log_probs()[0, 0])
 
 
+@pytest.mark.full
 def test_draws_have_the_frequencies_of_the_distribution() -> None:
     log_probs, sampling = torch.tensor([0.5, 0.3, 0.15, 0.05]).log(), Sampling(temperature=0.7, top_k=3)
     generator = torch.Generator().manual_seed(1)

@@ -16,7 +16,6 @@ import adaptive
 import pytest
 from runs import contents
 from test_resuming import DAMAGE, other_weights
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.main import main
@@ -76,17 +75,10 @@ def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
     return lines, opened.state
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "reader"),
-    fast_then_full(
-        product(TOKENIZERS, ["static", "doubtful", "learning", "learning+doubtful"]),
-        [
-            ("words", "static"),
-            ("words", "doubtful"),
-            ("regex", "learning"),
-            ("pieces", "learning+doubtful"),
-        ],
-    ),
+    product(TOKENIZERS, ["static", "doubtful", "learning", "learning+doubtful"]),
 )
 def test_a_file_reads_as_evaluate_reads_it(name: str, reader: str, tokenized_run: Runs, text: Path) -> None:
     if name == "pieces":  # which may stretch over several line ends
@@ -174,6 +166,7 @@ FIRST = ["ann saw the tea", "bob took more jam"]
 THEN = ["carl found the ink and ann sold more oil", "ann saw"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("reader", "number"),
     [
@@ -271,11 +264,10 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("backstory.evaluation.session.save_reading", save_and_die)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "saves"),
-    fast_then_full(
-        product(["words", "regex", "characters", "pieces"], [1, 2, 3]), [("words", 1), ("regex", 2), ("pieces", 3)]
-    ),
+    product(["words", "regex", "characters", "pieces"], [1, 2, 3]),
 )
 def test_a_killed_session_goes_on_after_the_line_that_it_says(
     name: str, saves: int, tokenized_run: Runs, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

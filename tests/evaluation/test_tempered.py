@@ -73,7 +73,8 @@ def test_a_temperature_of_one_changes_not_one_bit(name: str) -> None:
     assert nats(TemperedReader(StaticReader(model), TemperedSettings()), ids) == nats(StaticReader(model), ids)
 
 
-@settings(max_examples=several(5, 15))
+@pytest.mark.full
+@settings(max_examples=15)
 @given(
     name=st.sampled_from(sorted(MODELS)),
     temperatures=st.lists(st.floats(0.3, 4.0), min_size=1, max_size=5),

@@ -38,6 +38,7 @@ def score(run: Path, settings: dict[str, Any]) -> float:
     return read(reader, opened.split.ids[:80], opened.dataset.vocabulary.start).nats
 
 
+@pytest.mark.full
 def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Return what a plain loop over the settings finds, reading by reading, without giving up on any."""
     monkeypatch.setattr(tuning, "MARGIN", math.inf)

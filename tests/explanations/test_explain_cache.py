@@ -121,6 +121,7 @@ def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -
     assert f"of '{passage.words[strongest].text}' on the words before it" in console.file.getvalue().replace("\n", " ")  # type: ignore[attr-defined]
 
 
+@pytest.mark.full
 def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_path: Path) -> None:
     """Links are those of a word's first letter, summed over the letters of each earlier word."""
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
@@ -203,6 +204,7 @@ def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
     assert target(first) == first < target(first + 1)
 
 
+@pytest.mark.full
 def test_cases_that_there_are_none_of(run: Path, with_cache: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="find looks for cases of a cache, and `explain surprisal` has none"):
         bs.explain(run, "surprisal", split="valid", find="success")

@@ -12,7 +12,6 @@ import pytest
 import torch
 from rich.console import Console
 from runs import with_model, with_training
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import MDMConfig, NTMConfig, RunConfig, UserError
@@ -100,12 +99,10 @@ def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
     assert explained._by_head(found["negative"]).to_dict() == {"write": 0.25, "read": [0.5]}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "place"),
-    fast_then_full(
-        product(CORES, [(0, None), (7, None), (251, None), (300, 4)]),
-        [("ntm", (0, None)), ("ntm", (300, 4)), *product(CORES, [(251, None)])],
-    ),
+    product(CORES, [(0, None), (7, None), (251, None), (300, 4)]),
 )
 def test_every_figure_is_the_memory_s(
     kind: str, place: tuple[int, int | None], runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path
@@ -167,6 +164,7 @@ def test_every_figure_is_the_memory_s(
     np.testing.assert_allclose(shown.read, np.array(reads[start:]).mean(1).T, rtol=6e-3, atol=1e-6)
 
 
+@pytest.mark.full
 def test_no_word_is_read_of_a_text_that_ended(runs_of: dict[str, Path], tmp_path: Path) -> None:
     """The token at which a memory begins anew is the first that it holds."""
     read = bs.explain(runs_of["begin"], "memory", split="train", at=247, words=40, out=tmp_path / "out")
@@ -198,6 +196,7 @@ def test_words_that_are_too_old_are_one(
     assert links.keys() == {0, 1, 2} and 100 * sum(links.values()) + more[1][0] == pytest.approx(100, abs=0.1)
 
 
+@pytest.mark.full
 def test_a_picture_holds_the_rows_of_most_weight(
     runs_of: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +211,7 @@ def test_a_picture_holds_the_rows_of_most_weight(
     assert cut.write == tuple(whole.write[row][:9] for row in cut.slots)
 
 
+@pytest.mark.full
 def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = with_model(tiny_config, core=CORES["mdm"])
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
@@ -224,6 +224,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
     assert passage.lead == len(passage.words) - 4 > 0
 
 
+@pytest.mark.full
 def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     result = bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)
     page = render_passage(result)
@@ -237,6 +238,7 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     assert math.isfinite(result.figures.perplexity)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "addressing", "told"),
     [

@@ -17,7 +17,6 @@ from bias_reader import KIND
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -61,7 +60,8 @@ def scores(run: Path, reader: str, folder: Path, split: str = "train") -> np.nda
     return -np.array(written, np.float32).astype(np.float64)
 
 
-@pytest.mark.parametrize("at, tokens", fast_then_full([(0, 10**6), (0, 137), (413, 95)], [(413, 95)]))
+@pytest.mark.full
+@pytest.mark.parametrize("at, tokens", [(0, 10**6), (0, 137), (413, 95)])
 def test_every_score_is_the_one_that_evaluate_writes(run: Path, tmp_path: Path, at: int, tokens: int) -> None:
     """Bit for bit, in the middle of the text too: what comes before is read, and no block is cut short."""
     result = bs.explain(run, "reading", split="train", at=at, tokens=tokens, block=1, **THREE).figures
@@ -93,6 +93,7 @@ def test_a_context_is_all_that_is_read_before(run: Path, tmp_path: Path) -> None
     assert result.readers[1].nats_per_token == pytest.approx(alone.nats_per_token, abs=1e-6)
 
 
+@pytest.mark.full
 def test_blocks_documents_and_places_are_means_of_the_tokens(run: Path, tmp_path: Path) -> None:
     at, tokens = 30, 500
     result = bs.explain(run, "reading", split="train", at=at, tokens=tokens, block=40, **THREE).figures
@@ -199,6 +200,7 @@ def layers(passage: Passage) -> dict[str, Any]:
     return {layer.name: layer for layer in passage.layers}
 
 
+@pytest.mark.full
 def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
     result = bs.explain(run, "reading", split="train", at=10, tokens=600, words=30, passage=(12, 600), **THREE).figures
     nats = {name: scores(run, name, tmp_path) for name in ("bias:forget=0.1", "bias", "static")}
@@ -241,6 +243,7 @@ def test_passages_are_chosen_where_none_are_asked_for(run: Path) -> None:
     assert told["the beginning of a document"].at == longest.start
 
 
+@pytest.mark.full
 def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "bias", KIND)
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
@@ -287,6 +290,7 @@ def test_against_another_run_and_a_text_of_one_s_own(run: Path, tmp_path: Path) 
     assert [r.name for r in named] == ["run", str(other), str(twin)]
 
 
+@pytest.mark.full
 def test_what_is_written_is_a_result_and_settings_are_told(run: Path) -> None:
     result = bs.explain(run, "reading", split="valid", **THREE)
     (path,) = run.glob("explain-reading-valid-bias_forget_0.1-against-bias-static/result.json")

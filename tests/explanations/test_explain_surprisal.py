@@ -127,6 +127,7 @@ def character_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
     return trained(dataclasses.replace(tiny_config, text=text), tmp_path_factory.mktemp("characters") / "letters")
 
 
+@pytest.mark.full
 def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Path) -> None:
     result = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum", out=tmp_path / "out")
     found, figures = layers(result), result.figures

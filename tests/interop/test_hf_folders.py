@@ -113,6 +113,7 @@ def test_snapshots_of_the_hub_s_cache_are_links_to_its_blobs(made: Path, tmp_pat
         look(snapshot)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

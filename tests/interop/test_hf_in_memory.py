@@ -35,6 +35,7 @@ def pair(folder: Path) -> tuple[Any, Any]:
     return hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", ["static", "dynamic:rule=sgd,rate=0.01"])
 def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair: tuple[Any, Any], reader: str) -> None:
     model, tokenizer = pair
@@ -51,6 +52,7 @@ def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair
     assert torch.equal(model.eval()(input_ids=ids).logits, before)
 
 
+@pytest.mark.full
 def test_weights_of_64_bits_are_not_said_to_multiply_in_float32(folder: Path, pair: tuple[Any, Any]) -> None:
     model, tokenizer = pair
     text = folder.parent / "cats.txt"
@@ -138,6 +140,7 @@ def test_a_tokenizer_that_is_not_the_model_s_is_refused(pair: tuple[Any, Any]) -
         open_in_memory(foreign.causal("GPT2"), pair[1])
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method")  # when the compiler is imported
 @pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel], ids=["compiled", "parallel"])
 def test_a_wrapper_around_it_is_taken_off(folder: Path, pair: tuple[Any, Any], wrap: Any) -> None:
@@ -150,6 +153,7 @@ def test_a_wrapper_around_it_is_taken_off(folder: Path, pair: tuple[Any, Any], w
     assert bs.examine(wrap(model), ids, targets=20, maximum_context=10).figures.targets == 20
 
 
+@pytest.mark.full
 def test_settings_that_ask_for_tuples_change_nothing(folder: Path, pair: tuple[Any, Any]) -> None:
     model, tokenizer = pair
     model.config.return_dict = False
@@ -241,6 +245,7 @@ def test_a_model_with_an_encoder_is_refused(pair: tuple[Any, Any]) -> None:
         bs.evaluate(model, TEXT, tokenizer=pair[1])
 
 
+@pytest.mark.full
 def test_without_its_tokenizer_it_is_audited_and_examined_on_token_ids(folder: Path, pair: tuple[Any, Any]) -> None:
     model, tokenizer = pair
     ids, opened = np.array(tokenizer(TEXT)["input_ids"]), bs.load(f"hf:{folder}")[0]
@@ -271,6 +276,7 @@ def test_other_tokenizers_are_refused(pair: tuple[Any, Any], tokenizer: Any) -> 
         open_in_memory(pair[0], tokenizer)
 
 
+@pytest.mark.full
 def test_it_is_examined_explained_compared_and_audited_like_its_folder(folder: Path, pair: tuple[Any, Any]) -> None:
     model, tokenizer = pair
     sizes: dict[str, Any] = {"targets": 20, "maximum_context": 10}

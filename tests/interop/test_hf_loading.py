@@ -63,6 +63,7 @@ def plain_loop(folder: Path, text: str) -> float:
     return total / len(ids)
 
 
+@pytest.mark.full
 def test_an_evaluation_has_the_score_of_a_plain_loop(folder: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text(TEXT[:700])
@@ -89,6 +90,7 @@ def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, 
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
 
 
+@pytest.mark.full
 def test_a_revision_is_read_and_recorded(
     folder: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_revision_is_read_and_recorded(
         bs.evaluate(f"hf:{folder}", text=text, revision="v1")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_are_read_in_their_own_type(folder: Path, text: Path, tmp_path: Path, dtype: str) -> None:
     wide = bs.evaluate(f"hf:{folder}", text=text)
@@ -128,6 +131,7 @@ def test_weights_are_read_in_their_own_type(folder: Path, text: Path, tmp_path: 
     assert cast.precision == "float32" and "dtype" not in cast.config["read"]
 
 
+@pytest.mark.full
 def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text(TEXT[:300])
@@ -149,6 +153,7 @@ def test_a_window_moves_by_the_stride(folder: Path, tmp_path: Path) -> None:
             bs.evaluate(f"hf:{folder}", text=short, **given)
 
 
+@pytest.mark.full
 def test_a_reading_with_another_window_or_stride_is_not_taken_up(folder: Path, text: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done > 300:
@@ -162,6 +167,7 @@ def test_a_reading_with_another_window_or_stride_is_not_taken_up(folder: Path, t
             bs.evaluate(f"hf:{folder}", text=text, **{**first, **other}, resume=True)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:hf.roberta cannot be read on from its cache")
 def test_positions_begin_behind_the_padding(text: Path, tmp_path: Path) -> None:
     """RoBERTa's numbers do: of 66 it has 64 to give."""
@@ -171,6 +177,7 @@ def test_positions_begin_behind_the_padding(text: Path, tmp_path: Path) -> None:
     assert figures.window == 64 and figures.audit.passed
 
 
+@pytest.mark.full
 def test_a_device_map_reads_the_same(folder: Path, text: Path) -> None:
     pytest.importorskip("accelerate")
     mapped, plain = bs.evaluate(f"hf:{folder}", text=text, device_map="auto"), bs.evaluate(f"hf:{folder}", text=text)
@@ -213,6 +220,7 @@ def test_weights_on_two_devices_are_refused(places: tuple[int | str, ...], sprea
         check_one_device(device_map, "hf:tiny")
 
 
+@pytest.mark.full
 def test_models_are_loaded_in_several_threads(folder: Path, tmp_path: Path) -> None:
     folders = [Path(shutil.copytree(folder, tmp_path / str(i))) for i in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -235,6 +243,7 @@ def test_options_of_other_models_are_refused_for_a_run(tiny_run: Path, capsys: p
     assert "--revision is for models from elsewhere (hf:...)" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", ["cache", "dynamic:rule=sgd,rate=0.05", "dynamic:rule=nadam,rate=0.003+cache"])
 def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
     figures = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), reader=reader).figures
@@ -243,6 +252,7 @@ def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
     assert len(gains) == reader.count("+") + 2 and gains == sorted(gains, reverse=True)
 
 
+@pytest.mark.full
 def test_statistics_and_settings_are_kept_in_the_cache(
     folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +266,7 @@ def test_statistics_and_settings_are_kept_in_the_cache(
     assert not (folder / "readers").exists()
 
 
+@pytest.mark.full
 def test_an_examination_folds_pieces_into_words(
     folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +286,7 @@ def test_an_examination_folds_pieces_into_words(
     assert together["provenance"]["seed"] == [None, None]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("default:.*longer, and cut")
 def test_cut_contexts_are_reported_with_the_longest_that_fits(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -308,6 +320,7 @@ def test_by_default_contexts_are_as_long_as_the_window_holds(
     assert (examined.maximum_context, examined.context) == (64, 64)
 
 
+@pytest.mark.full
 def test_several_corpora_give_what_each_gives(folder: Path, text: Path, tmp_path: Path, capsys: Any) -> None:
     other = tmp_path / "dogs.txt"
     other.write_text("the dog sat on the dog .\n" * 90)
@@ -349,6 +362,7 @@ def test_corpora_that_cannot_be_read_together(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_lines_are_scored_as_transformers_scores_each(folder: Path, tmp_path: Path) -> None:
     hf, pandas = pytest.importorskip("transformers"), pytest.importorskip("pandas")
@@ -441,6 +455,7 @@ def test_its_readers_are_compared_on_a_corpus(folder: Path, text: Path, tmp_path
     assert result["name"] == f"hf:{folder.name}" and result["figures"]["tokens"] == 200
 
 
+@pytest.mark.full
 def test_losses_of_a_model_with_other_settings_are_not_taken_over(broken: Path, text: Path, tmp_path: Path) -> None:
     numbers: dict[str, Any] = {"targets": 20, "maximum_context": 12, "split": "train", "precision": "float32"}
 
@@ -592,6 +607,7 @@ def test_an_encoder_is_refused(tmp_path: Path, text: Path, capsys: pytest.Captur
     )
 
 
+@pytest.mark.full
 def test_a_tokenizer_that_loses_words_is_refused(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -641,6 +657,7 @@ def test_white_space_that_a_tokenizer_loses_is_quoted(
     assert r"as it reads '.\t' as '.<unk>a'" in message
 
 
+@pytest.mark.full
 def test_what_does_not_go_together(
     folder: Path, text: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def opened(folder: Path) -> tuple:
     return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.full
 def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     wanted = bs.evaluate(run, split="valid", out=tmp_path / "run").figures
     found = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(tiny_corpus), out=tmp_path / "export").figures
@@ -162,6 +163,7 @@ def test_what_is_drawn_from_leaves_the_unknown_out(run: Path, folder: Path) -> N
 # --- the card, the command line, mistakes ---
 
 
+@pytest.mark.full
 def test_the_card_has_the_figures_and_its_code_runs(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +207,7 @@ def test_the_page_of_the_docs_does_what_it_says(
     assert capsys.readouterr().out.count("the") >= 2
 
 
+@pytest.mark.full
 def test_an_exported_memory_is_read_with_another_addressing(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,6 +367,7 @@ def test_an_export_that_another_one_overtakes_is_refused(
     assert (tmp_path / "model" / "README.md").read_text() != "late"
 
 
+@pytest.mark.full
 def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MISSING, str(tiny_run)], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [

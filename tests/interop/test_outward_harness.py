@@ -91,6 +91,7 @@ def tasks(folder: Path) -> TaskManager:
 READERS = fast_then_full(["static", "cache:theta=0.5,window=30"], ["cache:theta=0.5,window=30"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", READERS)
 def test_a_task_has_the_figures_of_our_own_evaluation(
     run: Path, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +126,7 @@ def test_a_task_has_the_figures_of_our_own_evaluation(
     assert choice["acc,none"] == pytest.approx(right / len(QUESTIONS))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reader", READERS)
 def test_requests_are_read_alone_whatever_is_read_beside_them(run: Path, reader: str) -> None:
     contexts = ["", "ann saw the", "ann saw the tea and bob took more jam\n", DOCUMENTS[0] * 5, "carl "]
@@ -212,6 +214,7 @@ def test_an_export_is_scored_as_by_the_harness_s_own_model(
         assert [g for _, g in found] == [g for _, g in theirs]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("add_bos_token", [None, False])
 def test_a_model_from_elsewhere_is_scored_as_by_the_harness_s_own(add_bos_token: bool | None, tmp_path: Path) -> None:
     text = " ".join(DOCUMENTS)
@@ -245,6 +248,7 @@ def test_a_tokenizer_that_begins_texts_begins_contexts(tmp_path: Path) -> None:
     assert [s for s, _ in found] == pytest.approx([s for s, _ in theirs], abs=1e-4)
 
 
+@pytest.mark.full
 def test_do_sample_draws(run: Path) -> None:
     model = BackstoryLM(run)
 

@@ -208,6 +208,7 @@ def test_nothing_is_compiled_for_tensors_that_the_passes_do_not_take(monkeypatch
     assert not any(compiled.takes(fits, other) for other in (fits.double(), fits.t(), fits.to("meta")))
 
 
+@pytest.mark.full
 def test_what_cannot_be_compiled_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("BACKSTORY_CACHE", str(tmp_path))
     find = compiled.library.__wrapped__
@@ -224,6 +225,7 @@ def test_what_cannot_be_compiled_is_done_without(monkeypatch: pytest.MonkeyPatch
     assert find() is None
 
 
+@pytest.mark.full
 def test_another_process_never_loads_a_part_of_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     theirs, run = tmp_path / compiled.NAME, subprocess.run
     theirs.write_bytes(b"compiled by another process")

@@ -83,6 +83,7 @@ def test_values_and_gradients_are_the_equations(
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rounds", "rank"), [(1, None), (4, 2)])
 def test_gradients_are_the_finite_differences(rounds: int, rank: int | None) -> None:
     tensors, made, dropped = arguments(2, rounds, rank, masked=True)
@@ -157,6 +158,7 @@ def test_a_layer_begins_near_an_lstm() -> None:
             assert 0.05 < (gate - 1).std() < 0.5 and abs(gate.mean() - 1) < 0.05
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [None, 3])
 @given(rounds=st.integers(0, 5), layers=st.integers(1, 3))
 def test_training_is_the_equations_with_the_same_masks(rank: int | None, rounds: int, layers: int) -> None:

@@ -4,17 +4,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from catalogue import MODELS, VARIANTS
+from catalogue import MODELS
 
 from backstory.models import detach
 
-NAMES = [
-    pytest.param(name, marks=pytest.mark.full) if name in VARIANTS else name
-    for name in MODELS
-    if not name.startswith("Hugging Face")  # which look at values
-]
+NAMES = [name for name in MODELS if not name.startswith("Hugging Face")]  # those look at values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_tensor_is_on_the_device_of_the_weights(

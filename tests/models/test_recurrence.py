@@ -88,6 +88,7 @@ def test_one_bias_is_the_sum_of_two(dtype: torch.dtype) -> None:
         torch.testing.assert_close(mine, reference)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", [segment, dropped])
 def test_gradients_are_the_finite_differences(run) -> None:
     assert torch.autograd.gradcheck(run, arguments())

@@ -59,6 +59,7 @@ def test_a_drawn_word_counts_for_those_it_stands_for() -> None:
             assert part.log_prob(positions)[b, t].item() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.full
 def test_the_normaliser_is_unbiased() -> None:
     whole, (hidden, weight, bias), targets = prediction(Softmax)
     logits = (hidden @ weight.t() + bias).detach()

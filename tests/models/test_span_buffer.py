@@ -73,7 +73,8 @@ def made(
     return model, model.gated.config
 
 
-@settings(max_examples=several(12, 60), deadline=None)
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
 @given(
     options=buffers(),
     mixture=st.booleans(),

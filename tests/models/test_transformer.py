@@ -48,6 +48,7 @@ def embedded(steps: int) -> Tensor:
     return torch.randn(ROWS, steps, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.full
 @given(SETTINGS, st.integers(1, 5), st.sampled_from([4, 5]), st.sampled_from([0.0, 0.3]))
 def test_values_and_gradients_are_the_equations(
     settings: dict[str, Any], steps: int, output: int, probability: float

@@ -47,6 +47,7 @@ def found(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return recipes
 
 
+@pytest.mark.full
 def test_plain_modules_connection_and_control_are_searched_alike(found: dict[str, RunConfig]) -> None:
     assert len(found) == 9
     for module in ("lstm", "dlstm", "mdlstm"):
@@ -59,6 +60,7 @@ def test_plain_modules_connection_and_control_are_searched_alike(found: dict[str
         assert [getattr(one.model.dual, d) for one in (dual, control) for d in DROPOUTS] == [0.5, 0.6, 0.5, 0.6]
 
 
+@pytest.mark.full
 def test_the_suite_carries_over_and_takes_what_was_searched(script: ModuleType, found: dict[str, RunConfig]) -> None:
     runs: dict[str, SuiteRun] = {}
     for run in runs_of(load(str(script.SUITE)), "small", str(script.SUITE)):

@@ -29,6 +29,7 @@ def rows() -> list[EvidenceRow]:
     return evidence(RESULTS)
 
 
+@pytest.mark.full
 def test_every_printed_value_figure_finding_and_claim_has_a_line(rows: list[EvidenceRow]) -> None:
     for name in PAPERS:
         source = paper(name)
@@ -172,6 +173,7 @@ def test_single_runs_do_not_share_a_line_and_are_read_as_the_suite_reads(tmp_pat
     ]
 
 
+@pytest.mark.full
 def test_findings_are_of_the_published_split_without_a_cache(tmp_path: Path) -> None:
     data = json.loads((RESULTS / "examine-ptb-awd-lstm.json").read_text(encoding="utf-8"))
     for changes, tested in (({}, True), ({"split": "test"}, False), ({"reader": "cache"}, False)):
@@ -198,6 +200,7 @@ def line_of(folder: Path, *systems: dict[str, Any], settings: str | None = None)
     return row
 
 
+@pytest.mark.full
 def test_a_run_by_the_published_protocol_is_judged(tmp_path: Path) -> None:
     for mean, verdict in ((58.0, "yes: 1.2% above the published value"), (60.0, "no: 4.7% above the published value")):
         row = line_of(tmp_path, {"mean": mean})
@@ -206,6 +209,7 @@ def test_a_run_by_the_published_protocol_is_judged(tmp_path: Path) -> None:
     assert row.verdict == "no: test 0.0% below, test, dynamic 10.0% above the published values", "the worst decides"
 
 
+@pytest.mark.full
 def test_regularization_and_schedule_are_of_the_protocol(tmp_path: Path) -> None:
     other = {"weight_decay": 0.0, "clip": 1.0, "averaging": "none", "schedule": "cosine", "warmup_steps": 100}
     other |= {"activation_l2": 0.0, "temporal_l2": 0.0, "finetune_learning_rate": 20.0}
@@ -227,6 +231,7 @@ def test_regularization_and_schedule_are_of_the_protocol(tmp_path: Path) -> None
         assert line_of(tmp_path, {"protocol": PUBLISHED | settings}).protocol == f"no: {words} for a constant rate"
 
 
+@pytest.mark.full
 def test_what_an_older_result_does_not_record_is_said_and_judges_nothing(tmp_path: Path) -> None:
     old = {key: PUBLISHED[key] for key in ("corpus", "epochs", "finetune_epochs", "optimizer", "learning_rate",
                                            "batch_size", "segment", "init_from")}  # fmt: skip
@@ -294,6 +299,7 @@ def test_the_tags_that_the_authors_published_do_not_depart(tagger: str, departs:
     assert "not recorded" not in row.protocol
 
 
+@pytest.mark.full
 def test_an_item_about_several_systems_costs_all_of_them(rows: list[EvidenceRow]) -> None:
     runs = runs_of(load("localized-ntm"), "full", "localized-ntm")
     hours = sum(run.minutes for run in runs if run.system.startswith("enwik8-dnc-")) / 60
@@ -311,6 +317,7 @@ def test_a_statement_about_two_readers_costs_a_run_that_reads_with_both(rows: li
     )
 
 
+@pytest.mark.full
 def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
     of_settings = {
         "lower case": lambda c: c.text.lowercase,
@@ -346,6 +353,7 @@ def test_systems_say_which_of_their_settings_are_not_the_papers() -> None:
     assert seen == set(of_settings)
 
 
+@pytest.mark.full
 def test_adversarial_training_has_the_settings_of_its_authors_code_on_both_corpora() -> None:
     """Wang, Gong and Liu (2019): the same commands for Penn Treebank and WikiText-2, so that neither departs."""
     systems = {system.name: system for system in load("span-buffer").systems}
@@ -409,6 +417,7 @@ def test_findings_that_a_result_decides_otherwise_than_the_paper_say_so(rows: li
         assert f"decided by all {place} words" in row.protocol
 
 
+@pytest.mark.full
 def test_stored_verdicts_are_those_of_the_suites_as_they_are() -> None:
     for path in RESULTS.glob("reproduce-*.json"):
         figures = result_at(path).figures

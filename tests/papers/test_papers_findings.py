@@ -168,6 +168,7 @@ def of_one_seed(as_published: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
     return {name: record for name, record in as_published.items() if name not in ("lstm-seed2", "lstm-seed3")}
 
 
+@pytest.mark.full
 def test_every_finding_holds_where_the_figures_are_as_published(
     as_published: dict[str, Any], of_one_seed: dict[str, Any]
 ) -> None:
@@ -203,6 +204,7 @@ def with_similar(costs: Costs, far: float = 0.6) -> dict[str, Losses]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("place", "cost", "far"), [("near", 0.086, 0.6), ("far", 0.02, 0.6), ("far", 0.02, -0.3)])
 def test_copying_is_decided_by_words_with_a_similar_one(place: str, cost: float, far: float) -> None:
     """The authors' code neither drops nor replaces the others."""
@@ -218,6 +220,7 @@ def test_copying_is_decided_by_words_with_a_similar_one(place: str, cost: float,
     assert not any("protocol" in judged[name] for name in FIGURE_4)
 
 
+@pytest.mark.full
 def test_results_that_do_not_tell_words_without_a_similar_one_are_decided_by_all_words_and_say_so() -> None:
     decided = []
     for far in (0.6, -0.3):
@@ -236,6 +239,7 @@ def test_results_that_do_not_tell_words_without_a_similar_one_are_decided_by_all
     assert decided == [{"near-copies", "far-copies"}, {"near-copies", "far-replaced"}]
 
 
+@pytest.mark.full
 def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:
     noisy, calm = judge_all(records(losses(published(), spread=15.0))), judge_all(as_published)
     # The one is of the whole text; in the other, what is added to a condition is taken away again.
@@ -323,6 +327,7 @@ def test_what_a_cache_does_not_hold_is_counted_in_the_whole_text(share: float, v
     assert (without["above"], without["below"]) == (None, 0.0)
 
 
+@pytest.mark.full
 def test_results_by_classes_that_no_window_bounds_are_not_taken_for_figure_7(of_one_seed: dict[str, Any]) -> None:
     """Neither what an older result measured, nor losses that an older examination saved."""
     whole, older = copy.deepcopy(of_one_seed), losses(published())
@@ -366,6 +371,7 @@ def test_an_older_result_s_effective_context_is_read_by_its_present_definition(a
     assert said["infrequent-words"]["measures"][0]["label"] == "with 50 tokens, infrequent over frequent"
 
 
+@pytest.mark.full
 def test_a_row_s_effective_context_is_compared_with_that_of_the_other(as_published: dict[str, Any]) -> None:
     assert judge_all(as_published)["lstm-one-layer"]["about"] == 300
     short = published() | {f"truncate-{n}": (0.001, 0.001) for n in CONTEXTS if n > 50}
@@ -405,6 +411,7 @@ def test_what_was_not_run_is_told(as_published: dict[str, Any]) -> None:
     assert found["lstm-one-layer"]["verdict"] == NOT_RUN
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("lose", "lost"),
     [
@@ -459,6 +466,7 @@ def test_only_what_a_row_is_examined_for_is_judged() -> None:
 # --- the numbers ---
 
 
+@pytest.mark.full
 def test_costs_and_intervals_are_those_of_the_examination() -> None:
     found = losses(published(), spread=0.3)
     made = measured(found, FINDINGS.values())
@@ -482,6 +490,7 @@ def test_costs_and_intervals_are_those_of_the_examination() -> None:
     assert made["effective-context-two-sided"]["value"] == truncated.effective_context.context
 
 
+@pytest.mark.full
 def test_differences_are_paired_where_targets_are_the_same_and_independent_where_not() -> None:
     found = losses(published(), spread=0.5)
     made = measured(found, FINDINGS.values())

@@ -67,6 +67,7 @@ def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
         assert sizes[system] == sizes["awd-lstm"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", papers.paper_names())
 def test_a_packaged_suite_puts_each_paper_to_the_test(name: str) -> None:
     paper = papers.paper(name)

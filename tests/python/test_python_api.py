@@ -106,6 +106,7 @@ def test_options_of_loading_are_refused_for_a_model_in_memory(idle: dict[str, st
         bs.examine(model, text=TEXT, tokenizer=vocabulary, targets=5, maximum_context=4, **idle)
 
 
+@pytest.mark.full
 def test_a_model_in_memory_with_its_vocabulary_is_read_as_its_run(tiny_run: Path, tiny_dataset: Dataset) -> None:
     model, vocabulary = bs.load(tiny_run)
     model.train()
@@ -162,6 +163,7 @@ def test_the_gate_of_a_model_in_memory_is_reported(tiny_run: Path) -> None:
     assert figures.policy is not None and 0 < figures.policy.mean_lambda < 1
 
 
+@pytest.mark.full
 def test_a_report_on_a_folder_of_runs_is_on_each_of_them(tiny_run: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
@@ -214,6 +216,7 @@ def test_the_gain_over_seeds_has_the_interval_of_students_t() -> None:
             bs.seed_gain(scores, base)
 
 
+@pytest.mark.full
 def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
     for kind in (str, Path):
         out = kind(tmp_path / kind.__name__)
@@ -222,6 +225,7 @@ def test_paths_are_strings_or_paths(tiny_run: Path, tmp_path: Path) -> None:
         bs.report(kind(tiny_run), kind(tmp_path / f"{kind.__name__}.html"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "around",
     [

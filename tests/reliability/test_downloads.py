@@ -136,6 +136,7 @@ def half_way(server: Server, tmp_path: Path) -> Iterator[tuple[subprocess.Popen,
     process.communicate()
 
 
+@pytest.mark.full
 def test_two_at_the_same_time(server: Server, half_way: tuple, tmp_path: Path) -> None:
     process, go = half_way
     code, _, errors = prepare(server.corpus("good"), tmp_path)
@@ -147,6 +148,7 @@ def test_two_at_the_same_time(server: Server, half_way: tuple, tmp_path: Path) -
     assert server.asked == ["slow"]
 
 
+@pytest.mark.full
 def test_one_that_is_interrupted_leaves_nothing(half_way: tuple, tmp_path: Path) -> None:
     process, _ = half_way
     process.send_signal(signal.SIGINT)
@@ -155,6 +157,7 @@ def test_one_that_is_interrupted_leaves_nothing(half_way: tuple, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_what_a_killed_one_leaves_is_swept_by_the_next(server: Server, half_way: tuple, tmp_path: Path) -> None:
     process, _ = half_way
     process.send_signal(signal.SIGKILL)

@@ -59,6 +59,7 @@ def test_tables_hold_every_figure(made: Any) -> None:
     assert comparisons.positions_table(read.figures, intervals=False).rows[1][3] == "+0.010"
 
 
+@pytest.mark.full
 def test_characters_are_told_in_bits_of_each(made: Any) -> None:
     figures = made.comparison()
     figures["unit"] = "character"
@@ -75,6 +76,7 @@ def test_characters_are_told_in_bits_of_each(made: Any) -> None:
     assert "erplexity" not in page and "erplexity" in render_comparison(result(made))
 
 
+@pytest.mark.full
 def test_the_picture_marks_documents_and_passages(made: Any) -> None:
     plot = along(result(made).figures, "x")
     texts, hints = elements(plot.svg, "text"), elements(plot.svg, "title")
@@ -90,6 +92,7 @@ def test_the_picture_marks_documents_and_passages(made: Any) -> None:
     assert "perplexity" in elements(in_perplexity.svg, "text") and in_perplexity.svg != plot.svg
 
 
+@pytest.mark.full
 def test_of_sixty_titles_those_are_written_that_have_room(made: Any) -> None:
     plot = along(result(made, documents=60).figures, "x")
     titles = [e for e in ET.fromstring(plot.svg).iter(f"{NAMESPACE}text") if "Article" in "".join(e.itertext())]
@@ -169,6 +172,7 @@ def test_control_characters_do_not_reach_a_terminal(made: Any) -> None:
     assert "\x1b" not in text and r"a\x1b[2Jb" in text
 
 
+@pytest.mark.full
 def test_the_report_and_a_page_of_its_own_show_it(run: Any, made: Any) -> None:
     results = made.everything() | {"explain-reading": made.result("comparison", made.comparison())}
     page = render([run(results=results), run("b", results, name="b")])

@@ -77,12 +77,14 @@ def test_a_file_that_is_no_result_is_named(run: Any, tmp_path: Path, content: st
     assert "demo/evaluate-test/result.json" in text and "<h2>Context</h2>" in text
 
 
+@pytest.mark.full
 def test_a_damaged_log_is_named_and_the_curve_is_that_of_the_result(run: Any, tmp_path: Path) -> None:
     text, told = reported([run(metrics='{"nats": 1}\nnonsense\n')], tmp_path / "page.html")
     assert len(told) == 1 and "metrics.jsonl is damaged at line 2 (not a JSON object)" in told[0]
     assert "metrics.jsonl is damaged at line 2" in text and "<h2>Learning</h2>" in text
 
 
+@pytest.mark.full
 def test_nothing_is_read_through_a_link_out_of_the_folder(run: Any, tmp_path: Path) -> None:
     folder, secret = run(), tmp_path / "secret"
     secret.write_text("a: hidden words\n")
@@ -93,6 +95,7 @@ def test_nothing_is_read_through_a_link_out_of_the_folder(run: Any, tmp_path: Pa
     assert "hidden words" not in text and "corpus: stdlib" in text  # what the results recorded
 
 
+@pytest.mark.full
 def test_a_fault_of_ours_takes_one_result_and_is_named(run: Any, tmp_path: Path) -> None:
     with patch.object(figures_section, "_evaluation_row", side_effect=ZeroDivisionError("by zero")):
         text, told = reported([run()], tmp_path / "page.html")
@@ -103,6 +106,7 @@ def test_a_fault_of_ours_takes_one_result_and_is_named(run: Any, tmp_path: Path)
 UNITS = ["w\x00\x1b[2J\x07", "\ufffe\ufdd0", "$x^$", "$\\frac{", "<b>&", "a\nb\tc", "\u202eabc", "w" * 1000]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_unit_of_any_characters_is_drawn(run: Any, made: Any, unit: str) -> None:
     results = made.everything()
@@ -113,6 +117,7 @@ def test_a_unit_of_any_characters_is_drawn(run: Any, made: Any, unit: str) -> No
     assert text.count("<svg") == 4
 
 
+@pytest.mark.full
 def test_numbers_beyond_all_axes_are_drawn_at_their_ends_or_not(run: Any, made: Any) -> None:
     results = made.everything()
     results["examine-truncate-valid"]["figures"]["conditions"][0].update(low=-1e300, high=1e300)
@@ -122,12 +127,14 @@ def test_numbers_beyond_all_axes_are_drawn_at_their_ends_or_not(run: Any, made: 
     assert render([run(results=results, metrics="")]).count("<svg") == 10
 
 
+@pytest.mark.full
 def test_references_in_settings_are_not_unfolded(run: Any) -> None:
     lines = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 25)]
     folders = [run(name, config="\n".join(["a0: &a0 [x]", *lines, ""])) for name in ("a", "b")]
     assert "Settings that differ" not in render(folders)
 
 
+@pytest.mark.full
 def test_a_page_is_not_written_through_a_link(run: Any, tmp_path: Path) -> None:
     folder, target, link = run(), tmp_path / "elsewhere.html", tmp_path / "page.html"
     write([folder], target)

@@ -77,6 +77,7 @@ def test_every_field_is_described() -> None:
     assert len(fields) > 100 and fields - named == set()
 
 
+@pytest.mark.full
 def test_the_python_example_runs(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("runs/demo")
     run("runs/wide", name="wide")

@@ -124,6 +124,7 @@ def heights(svg: str) -> list[float]:
     return [float(base) - float(top) for _, base, top in bars]
 
 
+@pytest.mark.full
 def test_one_page_answers_every_question(folder: Any) -> None:
     page = render([folder(all_of_them())], BESIDE)
     titles = re.findall("<h3>(.*?)</h3>", page)
@@ -144,6 +145,7 @@ def test_one_page_answers_every_question(folder: Any) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.full
 def test_the_page_says_what_an_added_loss_is_and_over_which_context(folder: Any) -> None:
     made = all_of_them()
     page = re.sub(r"\s+", " ", render([folder(made)], BESIDE))
@@ -277,6 +279,7 @@ def harmed(**found: Any) -> dict[str, Any]:
     return figures | {"maximum_context": 100}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("found", [HURTS, {"context": 5, "low": 5, "high": 5}], ids=["now", "older"])
 def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any, found: dict[str, Any]) -> None:
     """Of results of before there was such a thing, too: they said that it uses about 5 tokens."""
@@ -345,6 +348,7 @@ def test_a_group_of_one_target_has_no_interval(folder: Any, tmp_path: Path, ends
     assert plot.svg.count("stroke-width: 0.9") == 1  # the line on the bar of many targets
 
 
+@pytest.mark.full
 def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folder: Any) -> None:
     """Its perplexity is the baseline, so it costs nothing by definition."""
     made = [condition("truncate-50", 0.1, 300, method="truncate", context=50),
@@ -407,6 +411,7 @@ def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: An
     ]
 
 
+@pytest.mark.full
 def test_what_does_not_compare_is_said(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert sentences.comparability(found, BESIDE) == (
@@ -501,6 +506,7 @@ def test_several_models_have_bands_of_their_deviation(folder: Any, made: Any) ->
     assert "by 3 models" in sentences.comparability(found, BESIDE)
 
 
+@pytest.mark.full
 def test_perplexities_of_several_models_compare_on_the_same_targets_only(folder: Any) -> None:
     a, b = folder({"truncate": truncated()}, "a"), folder({"truncate": truncated()}, "b")
     page = render([a, b], BESIDE)
@@ -511,6 +517,7 @@ def test_perplexities_of_several_models_compare_on_the_same_targets_only(folder:
     assert "figure 1b" not in render([a, other], BESIDE)
 
 
+@pytest.mark.full
 def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
     found = {"drop": dropped(), "again": dropped(), "inside": {**dropped(), "within_documents": True}}
     names = [e.name for e in examined_models([read(folder(found))])]
@@ -523,6 +530,7 @@ def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
     assert page.count("Lines on bars: ") == 1 + 2  # the caption, and its two drawings for screen readers
 
 
+@pytest.mark.full
 def test_examinations_of_one_model_in_folders_of_their_own_are_put_together(run: Any, made: Any) -> None:
     def place(name: str, figures: dict[str, Any], weights: str | None) -> Path:
         result = made.result("examination", figures, corpus=CORPUS)
@@ -540,6 +548,7 @@ def test_examinations_of_one_model_in_folders_of_their_own_are_put_together(run:
         assert "<h1>3 runs compared</h1>" in render(apart, BESIDE)
 
 
+@pytest.mark.full
 def test_words_of_pieces_are_called_words_and_what_is_cut_is_said(folder: Any) -> None:
     more = {"pieces_per_word": 1.27, "window": 512, "cut_contexts": 3}
     found = {name: {**figures, **more} for name, figures in all_of_them().items()}
@@ -585,6 +594,7 @@ def test_unknown_experiments_and_damaged_ones(folder: Any, made: Any) -> None:
             result_from(json.dumps(made.result("examination", figures)), "x")
 
 
+@pytest.mark.full
 def test_hostile_names_are_text(folder: Any) -> None:
     found = all_of_them()
     found["drop"]["tagger"] = "<script>alert(1)</script>"
@@ -610,6 +620,7 @@ def test_the_printed_figures_are_those_of_the_paper() -> None:
 MASK = {"title": "Words <masked>", "sentence": "Perplexity after masking"}
 
 
+@pytest.mark.full
 def test_an_experiment_that_describes_its_picture_is_drawn_as_lines(run: Any, made: Any) -> None:
     conditions = [
         condition(f"{name}-{b}", effect * scale, series=name, boundary=b)

@@ -33,6 +33,7 @@ def test_another_ending_is_refused_in_one_line_before_anything_is_written(
     assert not out.exists() and not (tmp_path / "figures").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", [".md", ".tex", ".csv"])
 def test_a_report_replaces_only_a_report(ending: str, run: Any, tmp_path: Path) -> None:
     out, folder = tmp_path / f"report{ending}", run()
@@ -93,6 +94,7 @@ def test_latex_compiles(run: Any, tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.full
 def test_figures_are_files_for_a_paper_that_the_text_refers_to(run: Any, tmp_path: Path) -> None:
     folder, figures = run(), tmp_path / "my figures"
     write([folder], tmp_path / "r.md", figures=figures)

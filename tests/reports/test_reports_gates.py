@@ -86,6 +86,7 @@ def test_a_prediction_that_is_far_worse_leaves_the_others_room(gated: Any, enorm
     assert cell == ("5,000" if enormous == 5000 else "above 10⁴") and cell in plot.caption
 
 
+@pytest.mark.full
 def test_every_run_has_a_panel_of_its_own(gated: Any) -> None:
     runs = [gated(f"run{i}") for i in range(5)]
     for plot in (gates.shares(told(*runs)), gates.parts(told(*runs))):
@@ -96,6 +97,7 @@ def test_every_run_has_a_panel_of_its_own(gated: Any) -> None:
     assert gates.gates_table(told(*runs)).rows[0][1:] == ("3", "12.0%", "25.0%", "0.200", "130.1", "138.0", "400.0")
 
 
+@pytest.mark.full
 def test_a_report_shows_gates_where_there_are_some(gated: Any, run: Any) -> None:
     page = render([gated(), gated("wide"), run("plain", name="plain")])
     assert "<h2>Gate</h2>" in page and page.count("λ ≥ ½ (PoU)") == 2  # drawn for two widths
@@ -112,6 +114,7 @@ def test_the_curve_of_a_result_serves_where_there_is_no_log(run: Any, made: Any)
     assert [e.utilization for e in found] == [0.02, 0.10, 0.12]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [{"utilization": None}, {"win_share": "many"}, {"mean_lambda": 1.5}, {"p_perplexity": 0}, {"q_perplexity": -3.0}],

@@ -49,6 +49,7 @@ def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:
     assert [name for name, *_ in groups(plain)[0]] == ["x", "y"]
 
 
+@pytest.mark.full
 def test_readings_of_other_texts_stand_apart(three: Any, run: Any, made: Any) -> None:
     corpus = {"name": "recall", "fingerprint": "other", "types": 428, "provenance": "drawn"}
     other = read(run("b", {"evaluate-test": measured(made, corpus=corpus)}))
@@ -117,6 +118,7 @@ def test_what_broke_down_is_not_drawn(run: Any, made: Any) -> None:
     assert plot and len(lines_of(plot.svg)) == 1  # that of the legend
 
 
+@pytest.mark.full
 def test_the_page_has_a_section(three: Any, run: Any, made: Any) -> None:
     valid = measured(made)
     valid["figures"]["split"] = "valid"
@@ -128,6 +130,7 @@ def test_the_page_has_a_section(three: Any, run: Any, made: Any) -> None:
     assert "Nats above the exact cost, by kind of token" in html
 
 
+@pytest.mark.full
 def test_hostile_names_are_text(run: Any, made: Any) -> None:
     name = "_<script>$\\frac$ \x00" + "x" * 200
     runs = [run(f"{i}", {"evaluate-test": measured(made, "<b>")}, name=n) for i, n in enumerate((name, "b"))]
@@ -154,6 +157,7 @@ def test_a_damaged_section_is_refused(change: Any, says: str, made: Any) -> None
         result_from(json.dumps(result), "x")
 
 
+@pytest.mark.full
 def test_a_section_without_anything_that_comes_back(run: Any, made: Any) -> None:
     result = measured(made)
     result["figures"]["memory"]["curves"] = []

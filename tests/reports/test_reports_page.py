@@ -78,6 +78,7 @@ def evaluated(run: Any, made: Any) -> Any:
     )
 
 
+@pytest.mark.full
 def test_one_run(run: Any) -> None:
     html = render([run()])
     page = Page(html)
@@ -93,6 +94,7 @@ def test_one_run(run: Any) -> None:
     assert ["5 tokens", "165.7", "0.410", "0.390 to 0.430", "50.7%", "2,000 words"] in page.rows
 
 
+@pytest.mark.full
 def test_how_to_measure_again_is_complete(run: Any) -> None:
     text = flat(Page(render([run()])))
     for fact in (
@@ -105,6 +107,7 @@ def test_how_to_measure_again_is_complete(run: Any) -> None:
         assert fact in text
 
 
+@pytest.mark.full
 def test_facts_on_which_results_differ_are_said_for_each(run: Any, made: Any) -> None:
     results = made.everything()
     results["evaluate-test"]["provenance"] |= {"commit": None, "device": "cuda"}
@@ -119,6 +122,7 @@ def test_facts_on_which_results_differ_are_said_for_each(run: Any, made: Any) ->
     assert "Commitabc123" not in flat(page) and "Versionsbackstory 0.1.0" in flat(page)
 
 
+@pytest.mark.full
 def test_a_long_page_begins_with_its_contents(run: Any) -> None:
     page = render([run()])
     headings = re.findall("<h2>(.*?)</h2>", page)
@@ -129,6 +133,7 @@ def test_a_long_page_begins_with_its_contents(run: Any) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.full
 def test_provenance_may_be_empty(run: Any, made: Any) -> None:
     results = made.everything()
     for content in results.values():
@@ -137,6 +142,7 @@ def test_provenance_may_be_empty(run: Any, made: Any) -> None:
     assert "Devicenot recorded" in text and "demo reads its text (test) at perplexity 98.1" in text
 
 
+@pytest.mark.full
 def test_several_runs_are_compared(run: Any, made: Any) -> None:
     other = made.everything()
     other["evaluate-test"]["figures"] = made.evaluation(90.05)
@@ -207,6 +213,7 @@ def test_summaries_without_an_evaluation(run: Any, made: Any, kept: str, sentenc
     assert sentence in flat(Page(render([run(results=results, metrics="")])))
 
 
+@pytest.mark.full
 def test_a_model_is_examined_beside_what_it_remembers_with_a_reader(run: Any, made: Any) -> None:
     longer = {"context": 300, "low": 200, "high": 500, "threshold_percent": 1.0, "more_context_hurts": False}
     results = made.everything() | {
@@ -283,6 +290,7 @@ def test_samples_and_passages_have_their_places(run: Any, made: Any) -> None:
     assert "backstory explanation demo" in page.text  # how to measure it again
 
 
+@pytest.mark.full
 def test_only_the_script_of_the_passages_may_run(run: Any, made: Any) -> None:
     html = render([run(results=with_passages(made)), run("b", with_passages(made), name="b")])
     page = Page(html)
@@ -341,6 +349,7 @@ def hostile(value: Any) -> Any:
     return HOSTILE if isinstance(value, str) else value
 
 
+@pytest.mark.full
 def test_hostile_text_stays_text_and_nothing_is_loaded(run: Any, made: Any) -> None:
     results = {below: hostile(content) for below, content in made.everything().items()}
     results["odd"] = hostile(made.result("dream", {HOSTILE: HOSTILE})) | {"kind": HOSTILE}
@@ -357,6 +366,7 @@ def test_hostile_text_stays_text_and_nothing_is_loaded(run: Any, made: Any) -> N
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
+@pytest.mark.full
 def test_hostile_passages_stay_text(run: Any, made: Any) -> None:
     results = {below: hostile(content) for below, content in with_passages(made).items()}
     html = render([run(results=results)])
@@ -368,6 +378,7 @@ def test_hostile_passages_stay_text(run: Any, made: Any) -> None:
     assert json.loads(data)["words"][0]["text"] == HOSTILE and "<" not in data
 
 
+@pytest.mark.full
 def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, made: Any) -> None:
     results = made.everything() | {"examine-2": made.result("examination", made.truncation(split="test"))}
     html = render([run(results=results), run("b", name="b")])
@@ -383,6 +394,7 @@ def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, ma
     assert "prefers-color-scheme: dark" in html and len(html.encode()) < 300_000
 
 
+@pytest.mark.full
 def test_the_same_files_give_the_same_page(run: Any) -> None:
     folders = [run(), run("b", name="b")]
     assert render(folders) == render(folders)
@@ -450,6 +462,7 @@ def test_no_run_at_all() -> None:
         render([])
 
 
+@pytest.mark.full
 def test_no_torch_and_no_matplotlib_before_a_figure(run: Any) -> None:
     code = (
         "import sys; from pathlib import Path; from backstory.reports import render\n"
@@ -462,6 +475,7 @@ def test_no_torch_and_no_matplotlib_before_a_figure(run: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_without_a_matplotlib_that_loads_nothing_is_left_out_in_silence(run: Any, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from backstory.config import UserError; from backstory.reports import write\n"

@@ -171,6 +171,7 @@ def test_a_legend_has_as_many_columns_as_the_width_holds(run: Any) -> None:
         assert len(lines) == rows
 
 
+@pytest.mark.full
 def test_many_runs_are_told_apart(run: Any) -> None:
     runs = [read(run(f"r{i}", name=f"run {i}")) for i in range(8)]
     plot = learning_curves(runs)

@@ -36,6 +36,7 @@ def group_of(*runs: Any) -> Any:
     return group
 
 
+@pytest.mark.full
 def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> None:
     in_rows = made.recency() | {"new": {"tokens": 3000, "nats": 9.1}}
     rows = measured(made, batch_size=10, recency=in_rows)
@@ -139,6 +140,7 @@ def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: 
         assert abs(gain) > 0.01 * figures[0].tokens
 
 
+@pytest.mark.full
 def test_the_page_has_a_section(two: Any, run: Any, made: Any) -> None:
     html = render([run("page", {"evaluate-test": measured(made), "evaluate-valid": measured(made, split="valid")})])
     assert "<h2>Recency</h2>" in html and "<h3>stdlib, valid</h3>" in html
@@ -147,6 +149,7 @@ def test_the_page_has_a_section(two: Any, run: Any, made: Any) -> None:
     assert "Nats by distance to the last occurrence: stdlib, test" in html
 
 
+@pytest.mark.full
 def test_hostile_names_are_text(run: Any, made: Any) -> None:
     name = "_<script>$\\frac$ \x00" + "x" * 200
     runs = [run(f"{i}", {"evaluate-test": measured(made, "<b>")}, name=n) for i, n in enumerate((name, "b"))]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiers import several
 
 from backstory.config import UserError
 from backstory.reports import read, write
@@ -147,7 +146,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*path, key))
 
 
-@settings(max_examples=several(25, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])  # it has no state
+@pytest.mark.full
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it has no state
 @given(data=st.data())
 def test_a_report_on_a_changed_result_is_made_or_refused(made: Any, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["training", "evaluation", "truncation", "explanation", "comparison", "sample"]))

@@ -46,6 +46,7 @@ def test_one_sentence_says_how_the_trials_ended() -> None:
     )
 
 
+@pytest.mark.full
 def test_of_characters_bits_are_told() -> None:
     """Perplexities of 2 and 4 are 1 and 2 bits, wherever they are told."""
     trials = [trial(number, 2.0 + 2 * number) for number in range(2)]
@@ -110,6 +111,7 @@ def test_a_picture_of_nothing_is_none() -> None:
     assert searches.against(empty.figures, empty.figures.parameters[0], "p") is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{}, NOTHING, {"trials": [trial(7, 98.25)]}])
 def test_a_page_has_it_all_and_the_same_result_gives_the_same_page(changes: dict[str, Any]) -> None:
     page = render_search(found(**changes))
@@ -120,6 +122,7 @@ def test_a_page_has_it_all_and_the_same_result_gives_the_same_page(changes: dict
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.full
 def test_a_report_of_runs_has_a_section_of_searches(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()

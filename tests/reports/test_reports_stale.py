@@ -104,6 +104,7 @@ def test_runs_below_a_run_are_their_own(measured: Any, made: Any) -> None:
     assert {r.stale for r in read(folder).results} == {""}
 
 
+@pytest.mark.full
 def test_every_section_names_what_is_stale(measured: Any) -> None:
     folder = measured({"weights": OLD}, {"weights": NEW})
     runs = [read(folder)]
@@ -124,6 +125,7 @@ def test_every_section_names_what_is_stale(measured: Any) -> None:
     assert "demo reaches validation" in lede and "98.1" not in lede
 
 
+@pytest.mark.full
 def test_a_failed_audit_of_earlier_weights_is_still_one(measured: Any, made: Any) -> None:
     folder = measured({"weights": OLD}, {"weights": NEW})
     failed = made.evaluation(audit={"passed": False, "places": 8, "checks": {"causal": False}, "failures": []})
@@ -183,6 +185,7 @@ def test_what_renews_a_result(
     assert shlex.split(stale.renew) == [part.replace("RUN", str(folder)) for part in expected]
 
 
+@pytest.mark.full
 def test_an_unfinished_training_is_gone_on_with(measured: Any) -> None:
     of = {"weights": OLD, "weights_file": "a"}
     folder = measured(of, of, "b")

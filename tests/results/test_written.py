@@ -74,6 +74,7 @@ def test_a_result_has_the_keys_of_its_kind(kind: str, written: dict[str, tuple[A
     assert result_at(path).figures == result.figures
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_a_committed_result_is_written_as_it_was_read(path: Path) -> None:
     content = json.loads(path.read_text())

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import backstory
 
 SOURCES = sorted(Path(backstory.__file__).parent.rglob("*.py"))
@@ -31,6 +33,7 @@ def _plain(call: ast.Call) -> bool:
     return any(k.arg == "allow_pickle" and ast.unparse(k.value) == "False" for k in call.keywords)
 
 
+@pytest.mark.full
 def test_sources_use_no_pickle() -> None:
     assert len(SOURCES) > 30
     assert {path.name: found for path in SOURCES if (found := uses(path.read_text(encoding="utf-8")))} == {}

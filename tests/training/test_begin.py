@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
-from tiers import fast_then_full
 
 from backstory.cli.main import main
 from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
@@ -37,6 +36,7 @@ def still(config: RunConfig) -> RunConfig:
     return with_model(with_training(config, learning_rate=1e-30, weight_decay=0.0), buffer=BUFFER)
 
 
+@pytest.mark.full
 def test_it_has_the_others_weights_and_new_ones_beyond_them(
     tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path
 ) -> None:
@@ -51,6 +51,7 @@ def test_it_has_the_others_weights_and_new_ones_beyond_them(
     assert p == pytest.approx(evaluate(base, split="test").figures.perplexity, rel=1e-6)
 
 
+@pytest.mark.full
 def test_it_resumes_to_what_it_would_have_been(
     tiny_config: RunConfig, resumes_exactly: Callable[..., Any], base: Path
 ) -> None:
@@ -59,13 +60,10 @@ def test_it_resumes_to_what_it_would_have_been(
     assert resumed.provenance.init_from["run"] == "base"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("optimizer", "kind", "steps"),
-    fast_then_full(
-        product(("adam", "nadam", "sgd"), (SpanBufferConfig, AuxiliarySoftmaxConfig), (0, 1, 2)),
-        [("adam", SpanBufferConfig, 0), ("adam", AuxiliarySoftmaxConfig, 1), ("nadam", SpanBufferConfig, 1),
-         ("sgd", AuxiliarySoftmaxConfig, 0)],
-    ),
+    product(("adam", "nadam", "sgd"), (SpanBufferConfig, AuxiliarySoftmaxConfig), (0, 1, 2)),
 )  # fmt: skip
 def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path,
@@ -166,6 +164,7 @@ def test_another_corpus_with_the_same_vocabulary_is_trained_further(
     assert not one.vocabulary.gives_the_ids_of(replace(two.vocabulary, lowercase=True))
 
 
+@pytest.mark.full
 def test_the_error_says_how_another_corpus_gets_the_same_vocabulary(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +198,7 @@ def test_the_error_says_how_another_corpus_gets_the_same_vocabulary(
     assert run("tokenizer.json", "run-bpe:270").provenance.init_from["run"] == "run-bpe:270"
 
 
+@pytest.mark.full
 def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path) -> None:
     wide = with_model(tiny_config, core=LSTMConfig(layers=2, hidden=11))
     elsewhere = tiny_corpus(tmp_path / "other", lines=8)

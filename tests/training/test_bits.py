@@ -21,6 +21,7 @@ from backstory.results import read
 from backstory.training import train
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "byte"), ("characters", "character")])
 def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     text, said = dataclasses.replace(tiny_config.text, tokenizer=tokenizer), io.StringIO()

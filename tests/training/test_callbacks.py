@@ -47,6 +47,7 @@ def plain(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_callbacks_are_told_of_every_step_and_epoch_and_change_nothing(
     config: RunConfig, plain: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from runs import with_model, with_training
-from tiers import fast_then_full, several
 
 import backstory as bs
 from backstory.config import (
@@ -50,7 +49,8 @@ def config(base: RunConfig, core: str, **model: object) -> RunConfig:
     return with_model(settings, core=CORES[core], **model)
 
 
-@pytest.mark.parametrize("core", fast_then_full(CORES, ["transformer"]))
+@pytest.mark.full
+@pytest.mark.parametrize("core", CORES)
 def test_a_run_learns_and_is_read_examined_and_explained(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
@@ -58,9 +58,9 @@ def test_a_run_learns_and_is_read_examined_and_explained(
     curve = [epoch.valid_nats for epoch in result.figures.curve]
     assert curve[-1] < curve[0] < math.log(40)
     found, run = {}, tmp_path / "run"
-    for moving in ("all", "low-rank:2")[: several(1, 2)]:
+    for moving in ("all", "low-rank:2"):
         collect_statistics(open_evaluation(run, EvalOptions(split="train", allow_unknown=True)), moving, None, 4, 5)
-    readers = ("static", "cache", "dynamic", "dynamic:moving=low-rank:2")[: several(3, 4)]
+    readers = ("static", "cache", "dynamic", "dynamic:moving=low-rank:2")
     for number, reader in enumerate(readers):
         evaluation = evaluate(run, split="valid", reader=reader, out=tmp_path / str(number))
         assert evaluation.figures.audit.passed, reader
@@ -79,7 +79,8 @@ def read_whole(run: Path) -> float:
     return read(StaticReader(loaded.model), ids, dataset.vocabulary.start, block=len(ids)).nats
 
 
-@pytest.mark.parametrize("core", fast_then_full(["transformer", "trellis"], ["transformer"]))
+@pytest.mark.full
+@pytest.mark.parametrize("core", ["transformer", "trellis"])
 def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
@@ -96,7 +97,8 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("core", fast_then_full(["transformer", "trellis", "ntm", "mdm", "dnc"], ["trellis"]))
+@pytest.mark.full
+@pytest.mark.parametrize("core", ["transformer", "trellis", "ntm", "mdm", "dnc"])
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
     core: str, tiny_config: RunConfig, resumes_exactly: Callable[..., object]
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_run_whose_folder_is_removed_ends_and_leaves_nothing(
     quietly(config, out)
 
 
+@pytest.mark.full
 def test_a_run_whose_folder_is_moved_goes_on_where_it_is(
     config: RunConfig, quietly: Train, at_step: Callable, straight: Path, stopped: Path, tmp_path: Path
 ) -> None:

@@ -60,9 +60,7 @@ def test_without_a_terminal_it_prints_a_line_a_minute(clock: Clock) -> None:
     ]  # and none at the end
 
 
-@pytest.mark.parametrize(
-    "epoch_tokens, said", [(30_000, ["an epoch takes about 0:01:00, plus validation"]), (300, [])]
-)
+@pytest.mark.parametrize("epoch_tokens, said", [(30_000, ["an epoch takes about 0:01:00, plus validation"]), (300, [])])
 def test_after_ten_steps_it_says_how_long_an_epoch_takes(clock: Clock, epoch_tokens: int, said: list[str]) -> None:
     console = Console(file=io.StringIO())
     display = Display(console, 90_000, 0, epoch_tokens=epoch_tokens)
@@ -95,6 +93,7 @@ def test_a_training_says_how_far_it_is(
     assert [line.split()[:2] for line in text[3:] if "takes about" not in line] == [["epoch", "1"], ["epoch", "2"]]
 
 
+@pytest.mark.full
 def test_an_epoch_that_is_no_better_than_word_frequencies_says_so(tiny_config: RunConfig, tmp_path: Path) -> None:
     dataset = prepare(tiny_config.text)
     training, validation = ([*map(int, dataset.splits[name].ids)] for name in ("train", "valid"))

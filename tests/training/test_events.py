@@ -28,6 +28,7 @@ def logged(folder: Path, event: str, name: str) -> list[tuple[int, float]]:
     return [(line["step"], pytest.approx(line[name], rel=1e-6)) for line in events(folder, event)]
 
 
+@pytest.mark.full
 def test_tensorboard_shows_the_log_once_also_after_a_stop(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
 ) -> None:
@@ -42,6 +43,7 @@ def test_tensorboard_shows_the_log_once_also_after_a_stop(
     assert len(found["epoch/best"]) == 2
 
 
+@pytest.mark.full
 def test_steps_made_again_after_a_crash_are_shown_once(
     tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
 ) -> None:

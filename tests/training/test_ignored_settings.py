@@ -19,7 +19,6 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from runs import with_settings
-from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.main import main
@@ -297,7 +296,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", fast_then_full(CASES, FAST))
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
 def test_the_settings_without_effect_are_those_that_are_declared(name: str, corpus: Path) -> None:
     config = CASES[name]
     before, declared = rehearse(config, corpus), ignored_settings(config)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from runs import events, with_training
-from tiers import fast_then_full
 
 from backstory.cli.train import TrainArguments, parse_with_recipe
 from backstory.config import RunConfig, TrainingConfig, UserError
@@ -96,7 +95,8 @@ def test_a_training_ends_after_its_steps_within_an_epoch(
     assert [e["step"] for e in epochs if not e["finetuning"]][-1] == 8
 
 
-@pytest.mark.parametrize("stopped", fast_then_full([False, True], [True]))
+@pytest.mark.full
+@pytest.mark.parametrize("stopped", [False, True])
 def test_the_steps_that_fitted_repeat_the_result(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path, stopped: bool
 ) -> None:
@@ -117,6 +117,7 @@ def test_the_steps_that_fitted_repeat_the_result(
     assert [e["valid_nats"] for e in events(timed, "epoch")] == [e["valid_nats"] for e in events(counted, "epoch")]
 
 
+@pytest.mark.full
 def test_a_finished_training_goes_on_for_more_minutes(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     config = with_training(tiny_config, minutes=0.01)
     quietly(config, tmp_path / "run")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
-from tiers import fast_then_full
 
 from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
 from backstory.config.process import StopRequest
@@ -75,7 +74,8 @@ def test_the_step_schedule_decays_after_the_chosen_epochs(
     assert [e["learning_rate"] for e in events(tmp_path / "run", "epoch")] == [2.0, 0.5, 0.5, 0.125]
 
 
-@pytest.mark.parametrize("patience", fast_then_full([0, 1], [1]))
+@pytest.mark.full
+@pytest.mark.parametrize("patience", [0, 1])
 def test_the_plateau_schedule_decays_when_validation_stops_improving(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, patience: int
 ) -> None:
@@ -93,6 +93,7 @@ def test_the_plateau_schedule_decays_when_validation_stops_improving(
     assert expected[-1] < 20.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("averaging", ["triggered", "always"])
 def test_the_average_is_the_mean_of_every_iterate_since_it_began(
     averaging: str, tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -124,6 +125,7 @@ def test_a_checkpoint_is_due_after_minutes(tiny_config: RunConfig) -> None:
         assert Trainer._checkpoint_is_due(trainer) == due
 
 
+@pytest.mark.full
 def test_fine_tuning_begins_with_the_best_weights(
     tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_fine_tuning_begins_with_the_best_weights(
     assert best.keys() <= first.keys() and all(torch.equal(first[name], best[name]) for name in best)
 
 
+@pytest.mark.full
 def test_averaging_begins_with_the_epoch_after_the_trigger(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
@@ -218,6 +221,7 @@ def test_the_log_accounts_for_every_token(
         assert epoch["train_nats"] == pytest.approx(total / (3 * (length - 1)), rel=1e-9)
 
 
+@pytest.mark.full
 def test_training_learns(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     changes = {"optimizer": "adam", "learning_rate": 0.03, "averaging": "none", "activation_l2": 0.0}
     result = quietly(with_training(tiny_config, epochs=5, **changes), tmp_path / "run")
@@ -364,6 +368,7 @@ class Telling(Likelihood):
         return loss, {**figures, "first": targets.float().mean(), "length": torch.tensor(float(targets.shape[1]))}
 
 
+@pytest.mark.full
 def test_a_group_has_its_own_rate_and_resumes(
     tiny_config: RunConfig,
     quietly: Train,
@@ -381,6 +386,7 @@ def test_a_group_has_its_own_rate_and_resumes(
     resumes_exactly(config, 9)
 
 
+@pytest.mark.full
 def test_every_figure_of_the_objective_is_logged_by_its_name(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +464,7 @@ def test_a_number_that_is_none_stops_before_the_update(
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.full
 def test_weights_that_are_none_are_not_saved_and_the_checkpoint_before_is_gone_on_from(
     tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def taken(sizes: list[str]) -> int:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("flags", "setting"),
     [

@@ -21,6 +21,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_a_training_is_the_same(
     name: str,

@@ -54,6 +54,7 @@ def test_a_recipe_has_the_settings_of_the_paper(name: str) -> None:
     assert not any((*others, training.weight_decay, training.activation_l2, training.temporal_l2))
 
 
+@pytest.mark.full
 def test_training_is_the_papers(
     tiny_corpus: Path, tiny_dataset: Dataset, quietly: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def is_as_named(config: RunConfig, folder: Path) -> None:
     assert (checkpoints(folder, "last")[0] / "average.safetensors").exists() == epochs[-1]["averaging"]
 
 
+@pytest.mark.full
 def test_stopped_and_resumed_is_straight_through(
     config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path
 ) -> None:
@@ -244,6 +245,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.full
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     stopped: tuple[RunConfig, Path], quietly: Train, not_stopped: dict[str, Any]
 ) -> None:
@@ -302,6 +304,7 @@ def test_averaging_begins_and_ends_where_it_is_accepted(
     assert {e["averaging"] for e in events(tmp_path / "run", "epoch")} == {after == "always"}
 
 
+@pytest.mark.full
 def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
     tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
 ) -> None:
@@ -319,6 +322,7 @@ def at_most(at_step: Callable) -> Callable[[int], None]:
     return lambda steps: at_step(steps, crash)
 
 
+@pytest.mark.full
 def test_a_sampled_softmax_goes_on_with_the_words_it_would_have_drawn(
     tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
 ) -> None:
@@ -335,6 +339,7 @@ def test_a_sampled_softmax_goes_on_with_the_words_it_would_have_drawn(
     assert outcome(tmp_path / "whole") != outcome(tmp_path / "straight")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("segments", [0, 3], ids=["between epochs", "inside one"])
 def test_a_run_that_is_past_the_accepted_epochs_is_finished(
     tiny_config: RunConfig,
@@ -366,6 +371,7 @@ def events_end(folder: Path) -> int:
     return events(folder, "epoch")[0]["step"]
 
 
+@pytest.mark.full
 def test_fine_tuning_past_the_accepted_epochs_is_finished(
     tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, at_most: Callable, tmp_path: Path
 ) -> None:
@@ -380,6 +386,7 @@ def test_fine_tuning_past_the_accepted_epochs_is_finished(
     assert saved_progress(tmp_path / "run")["finished"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", [0, 1], ids=["trained", "fine-tuned"])
 def test_a_finished_run_goes_on_when_more_fine_tuning_is_accepted(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, before: int
@@ -394,6 +401,7 @@ def test_a_finished_run_goes_on_when_more_fine_tuning_is_accepted(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
+@pytest.mark.full
 def test_fewer_epochs_and_fine_tuning_accepted_inside_an_epoch(
     tiny_config: RunConfig, tiny_run: Path, quietly: Train, stop_after: StopAfter, tmp_path: Path
 ) -> None:

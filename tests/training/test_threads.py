@@ -48,6 +48,7 @@ def test_the_number_is_doubled_while_that_helps(useful: int, most: int, fastest:
     assert list(seconds) == [1, 2, 4, 6][: len(seconds)]
 
 
+@pytest.mark.full
 def test_timing_leaves_no_trace(two_cores: None, tiny_config: RunConfig, tmp_path: Path) -> None:
     output = said(tiny_config, tmp_path / "timed")
     line = next(line for line in output.splitlines() if "a step takes" in line)
@@ -62,6 +63,7 @@ def test_timing_leaves_no_trace(two_cores: None, tiny_config: RunConfig, tmp_pat
     assert outcome(tmp_path / "timed") == outcome(tmp_path / "told")
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_its_number(two_cores: None, tiny_config: RunConfig, stop_after, tmp_path: Path) -> None:
     out, config = tmp_path / "run", with_training(tiny_config, epochs=2)
     stop_after(5)

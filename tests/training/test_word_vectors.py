@@ -100,6 +100,7 @@ def begun_with(config: RunConfig, **training: Any) -> RunConfig:
     return with_settings(with_training(config, **training), {"model.embedding.initialisation": "ppmi"})
 
 
+@pytest.mark.full
 def test_a_training_begins_with_them_and_resumes_to_what_it_would_have_been(
     tiny_config: RunConfig, quietly: Train, resumes_exactly: Callable[..., Any], tmp_path: Path
 ) -> None:

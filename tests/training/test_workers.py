@@ -62,6 +62,7 @@ def long(config: RunConfig) -> RunConfig:
     return with_training(config, batch_size=6, segment=2, segment_deviation=0.0, epochs=1000)
 
 
+@pytest.mark.full
 def test_two_workers_make_the_updates_of_one(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
     config = with_training(without_dropout(tiny_config), batch_size=4, clip=0.3, validation_batch_size=3)
     config = with_settings(config, {"model.embedding.initialisation": "ppmi"})
@@ -237,6 +238,7 @@ for end in (True, False):
 """
 
 
+@pytest.mark.full
 def test_a_worker_killed_before_the_ranks_are_connected_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 from test_search_queue import claimed, queue
-from tiers import fast_then_full
 
 from backstory.config import UserError
 from backstory.config.errors import NoDisk, refused
@@ -56,7 +55,8 @@ def run(path: Path, worker: str) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("says", fast_then_full(SAYS, list(SAYS)[::2]))
+@pytest.mark.full
+@pytest.mark.parametrize("says", SAYS)
 def test_a_full_disk_stops_the_sweep_and_spends_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
@@ -74,6 +74,7 @@ def test_a_full_disk_stops_the_sweep_and_spends_no_trial(
         assert (again.first, again.kills) == (0, 0)
 
 
+@pytest.mark.full
 def test_a_trial_without_memory_is_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_trial_without_memory_is_tried_again_but_not_for_ever(
     assert "failed: train ended for lack of memory" in lines[-1]
 
 
+@pytest.mark.full
 def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sweep"
 
@@ -100,6 +102,7 @@ def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monke
             assert [(t.state, t.user_attrs["kills"]) for t in mine.trials()] == [(TrialState.WAITING, 0)]
 
 
+@pytest.mark.full
 def test_garbage_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
     path, journal = tmp_path / "sweep", tmp_path / "sweep" / "journal.log"
     with locked(path / "workers" / "a", "test", "--out"):

@@ -61,6 +61,7 @@ def grid(count: int, pruned: int = 0) -> list[FrozenTrial]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pruned", [0, 15])
 def test_what_sets_good_trials_apart_is_important(pruned: int) -> None:
     found = _importances(grid(30, pruned))

@@ -57,6 +57,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     return None if request.param == "journal" else f"sqlite:///{tmp_path}/trials.db"
 
 
+@pytest.mark.full
 def test_reading_a_sweep_writes_nothing(tmp_path: Path, url: str | None) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "a", "test", "--out"):
@@ -67,6 +68,7 @@ def test_reading_a_sweep_writes_nothing(tmp_path: Path, url: str | None) -> None
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.full
 def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str | None) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "a", "test", "--out"), locked(path / "workers" / "b", "test", "--out"):
@@ -83,6 +85,7 @@ def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str |
         assert claimed(two.claim(4)).number == 3
 
 
+@pytest.mark.full
 def test_a_trial_worse_than_the_median_is_pruned_after_five_others(tmp_path: Path) -> None:
     path, pruned = tmp_path / "sweep", {}
     for first in (1, 2, None):
@@ -103,6 +106,7 @@ def test_a_trial_worse_than_the_median_is_pruned_after_five_others(tmp_path: Pat
     assert pruned == {(1, 6): 1, (2, 6): 2}, "not the fifth trial, before which too few were complete"
 
 
+@pytest.mark.full
 def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
     """The seed is the recipe's and the trial's number."""
     drawn = []
@@ -114,6 +118,7 @@ def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
     assert len({p["training.clip"] for p in drawn[0]}) == 3
 
 
+@pytest.mark.full
 def test_the_trial_of_a_process_that_is_gone_is_tried_again(tmp_path: Path, url: str | None) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "dead", "test", "--out"):
@@ -131,6 +136,7 @@ def test_the_trial_of_a_process_that_is_gone_is_tried_again(tmp_path: Path, url:
         assert first_of(ended) == lost.first
 
 
+@pytest.mark.full
 def test_the_time_until_a_lost_trial_is_found_is_not_its_own(tmp_path: Path) -> None:
     """Nor is it the sweep's. One that was killed or stopped while its sweep ran has a duration."""
     path = tmp_path / "sweep"
@@ -149,6 +155,7 @@ def test_the_time_until_a_lost_trial_is_found_is_not_its_own(tmp_path: Path) -> 
     assert result.provenance.seconds == round(sum(t.seconds or 0.0 for t in trials[3:]), 1)
 
 
+@pytest.mark.full
 def test_a_trial_that_the_clock_is_set_back_in_takes_no_negative_time(
     tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +171,7 @@ def test_a_trial_that_the_clock_is_set_back_in_takes_no_negative_time(
     assert [t.seconds for t in result.figures.trials] == [90.0] and result.provenance.seconds == 90.0
 
 
+@pytest.mark.full
 def test_it_waits_as_long_as_the_training_that_was_started_is_there(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "dead", "test", "--out"):
@@ -285,6 +293,7 @@ def test_processes_side_by_side_take_every_trial_once(tmp_path: Path) -> None:
 # --- the journal ---
 
 
+@pytest.mark.full
 def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "a", "test", "--out"):
@@ -330,6 +339,7 @@ def test_a_process_that_is_killed_leaves_no_lock_behind(tmp_path: Path) -> None:
     holder.communicate()
 
 
+@pytest.mark.full
 def test_a_damaged_journal_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "a", "test", "--out"):

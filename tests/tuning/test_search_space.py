@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tiers import fast_then_full, several
 
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_dict
 from backstory.models import Activations, Softmax
@@ -109,6 +108,7 @@ def test_what_is_wrong_with_a_space_is_told_in_one_line(settings: dict[str, Any]
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.full
 def test_a_draw_must_be_an_addressing_that_the_memory_can_have() -> None:
     memory = from_dict(RunConfig, {"model": {"core": {"kind": "ntm", "slots": 16}}}, "a test")
     for choice, problem in (("localized:4", "give an odd number of slots"), ("localized:17", "give at most 16")):
@@ -151,6 +151,7 @@ def test_no_draw_is_tried_of_a_space_that_was_taken_before() -> None:
     assert len(parameters(space, RECIPE, "mine", draws=0)) == 1
 
 
+@pytest.mark.full
 def test_values_have_the_type_of_the_setting() -> None:
     found = checked(
         {
@@ -181,9 +182,10 @@ NESTED = LAYERS | KIND | {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_draw_has_what_its_conditions_allow_and_the_rest_as_the_recipe_has_it() -> None:
     space, chosen, seen = checked(NESTED), random.Random(1), set()
-    for _ in range(several(100, 300)):
+    for _ in range(300):
         drawn: dict[str, Any] = {}
 
         def suggest(parameter: Parameter, drawn: dict[str, Any] = drawn) -> Any:
@@ -204,6 +206,7 @@ def test_a_draw_has_what_its_conditions_allow_and_the_rest_as_the_recipe_has_it(
     assert len(seen) == 6
 
 
+@pytest.mark.full
 def test_a_condition_on_what_the_recipe_fixes_holds_or_does_not() -> None:
     dropout = {"model.core.weight_drop": {"range": [0, 0.5]}}
     entry = {"model.head.experts": {"range": [2, 9], "when": {"model.head.kind": "mixture"}}}
@@ -217,18 +220,16 @@ def test_a_condition_on_what_the_recipe_fixes_holds_or_does_not() -> None:
     assert to_dict(head)["experts"] == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("space", "recipe"),
-    fast_then_full(
-        [
-            ("demo", "demo"),
-            ("awd-lstm", "ptb-small"),
-            ("awd-lstm", "ptb-awd-lstm"),
-            ("dual", "ptb-small"),
-            ("dual", "ptb-dual-mogrifier"),
-        ],
-        [("demo", "demo"), ("awd-lstm", "ptb-awd-lstm"), ("dual", "ptb-dual-mogrifier")],
-    ),
+    [
+        ("demo", "demo"),
+        ("awd-lstm", "ptb-small"),
+        ("awd-lstm", "ptb-awd-lstm"),
+        ("dual", "ptb-small"),
+        ("dual", "ptb-dual-mogrifier"),
+    ],
 )
 def test_packaged_spaces_fit_the_recipes_they_name(space: str, recipe: str) -> None:
     found = parameters(spaces.load(space), recipes.load(recipe), f"space {space}")
@@ -257,6 +258,7 @@ def test_a_setting_is_given_or_searched() -> None:
     spaces.check_not_searched(space, RECIPE, from_dict(RunConfig, {"model": {"core": {"hidden": 7}}}, "a test"))
 
 
+@pytest.mark.full
 def test_a_searched_setting_that_never_has_an_effect_is_named() -> None:
     schedule = {"training.schedule": {"choice": ["constant", "cosine", "plateau"]}}
     patience = {"training.decay_patience": {"choice": [0, 2], "when": {"training.schedule": ["constant", "cosine"]}}}

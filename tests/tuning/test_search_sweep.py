@@ -195,6 +195,7 @@ def test_a_folder_goes_on_only_with_what_it_was_begun_with(
     assert re.search(message, told) and told.count("\n") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("url", "message"),
     [
