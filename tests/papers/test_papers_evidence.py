@@ -94,7 +94,17 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
     ]
     said = next(item.published for item in dual.items if "more complex" in item.sentence)
     assert said.startswith("gains of {:.2f}, {:.2f} and {:.2f} for LSTM, ".format(*plain))
+    tuned = next(item.published for item in dual.items if "tuned model" in item.sentence)
+    lowest = [paper(name).values[f"ptb-{system}-test-dynamic"].value for name, system in (
+        ("dual", "tuned-dual-mdlstm"), ("dual", "mogrifier"), ("span-buffer", "mos-ps-at-snb"))]  # fmt: skip
+    assert re.findall(r"\d+\.\d\d", tuned) == [f"{value:.2f}" for value in lowest]
+    assert re.findall(r"\d\d\.\d\d", next(i.published for i in buffers.items if "close to one" in i.sentence)) == [
+        f"{buffers.values[f'{corpus}-{name}'].value:.2f}"
+        for name in ("table-3-only-sequential", "mos-ps-at-test-dynamic")
+        for corpus in ("ptb", "wikitext-2")
+    ]
     for words, systems in (
+        ("buffer alone", ("only-buffer", "only-sequential")),
         ("from both", ("full", "only-sequential", "only-buffer", "oracle")),
         ("Annealing", ("full", "no-annealing-in-training", "no-annealing-in-test", "no-reward", "words")),
     ):
@@ -102,6 +112,9 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
         ablated = [buffers.values[f"{corpus}-table-3-{s}"] for s in systems for corpus in ("ptb", "wikitext-2")]
         assert re.findall(r"\d+\.\d\d", said) == [f"{value.value:.2f}" for value in ablated]
     memories = paper("localized-ntm")
+    slots = (65, 129, 257, 513, 769, 1024)
+    said = next(item.published for item in memories.items if "1,024 slots read best" in item.sentence)
+    assert re.findall(r"\d\.\d{4}", said) == [f"{memories.values[f'ptb-mdm-1-{n}-test'].value:.4f}" for n in slots]
     ptb, enwik8 = (next(i.published for i in memories.items if i.where == table) for table in ("table A1", "table A2"))
     assert f"these runs and table 1 have {memories.values['ptb-lstm-valid'].value}" in ptb
     assert "the 1.7017 among them is 1.4017" in enwik8
