@@ -4,7 +4,9 @@
 
 Only words count, because `<eos>` and `<unk>` have fixed tags. `tag` is the share of words with the same tag, `class`
 the share on which both agree whether they are content words, function words or neither, and `content` and `function`
-the shares of the published content and function words that the tagger recognises as such. With --out the table is also
+the shares of the published content and function words that the tagger recognises as such. `content_share` is the share
+of all tokens, also `<eos>` and `<unk>`, that are nouns, verbs, adjectives or adverbs by the published tags: the content
+words of Khandelwal et al. 2018, section 5.2, to whom all other tokens are function words. With --out the table is also
 written as JSON.
 """
 
@@ -21,6 +23,9 @@ from backstory.data import prepare, tagged_by, tags_of, word_classes
 from backstory.data.corpora.published_corpora import TAGS
 from backstory.data.tokenizers.built_in import END, UNKNOWN
 
+CONTENT = ("N", "V", "J", "RB")
+"""Prefixes of the tags of nouns, verbs, adjectives and adverbs."""
+
 
 def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:
     """Shares of the words of a split on which the tagger and the files of tags agree."""
@@ -29,6 +34,7 @@ def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:
     gold, made = (tags_of(dataset, split, tagger, data_dir) for tagger in ("gold", "pattern"))
     seconds = time.perf_counter() - began
     words = ~np.isin(gold, (END, UNKNOWN))
+    content_share = sum(str(tag).startswith(CONTENT) for tag in gold) / len(gold)
     gold, made = gold[words], made[words]
     classes, found = word_classes(gold), word_classes(made)
     return {
@@ -38,6 +44,7 @@ def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:
         "tokens": len(words),
         "unknown": int((~words).sum() - (dataset.splits[split].ids == dataset.vocabulary.index[END]).sum()),
         "words": len(gold),
+        "content_share": content_share,
         "tag": float((gold == made).mean()),
         "class": float((classes == found).mean()),
         **{kind: float((found[classes == kind] == kind).mean()) for kind in ("content", "function")},
