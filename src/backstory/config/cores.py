@@ -189,7 +189,7 @@ class DNCConfig(NeuralComputerConfig):
 
 @dataclass(frozen=True)
 class MDMConfig(NeuralComputerConfig):
-    """The differentiable neural computer with masks, de-allocation and sharpness (MDM-NTM)."""
+    """The differentiable neural computer with masks, de-allocation and sharpness (Csordas and Schmidhuber 2019)."""
 
     kind: Literal["mdm"] = "mdm"
     """The kind of core."""

@@ -1,4 +1,4 @@
-"""Cores with an external memory (NTM, DNC, MDM-NTM): a controller of LSTM layers that writes and reads slots."""
+"""Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers that writes and reads slots."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cores with an external memory (NTM, DNC, MDM-NTM): a controller of LSTM layers with skip connections, and a memory.
+"""Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers with skip connections, and a memory.
 
 `memory.controller` runs the layers and the memory over a segment; `memory.machines` holds the memories.
 """
