@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, Holds]] = {
     "reader tune": ("reader tune run --reader cache --tokens 100 --grid window=5", lambda j: j["tokens"] == 100),
     "reader train": (
         "reader train run --skip 20 --training.steps 4 --training.every 2 --training.stream 100 --training.sample 2",
-        lambda j: j["reader"] == "learned:network=three-level",
+        lambda j: (j["reader"], j["split"], j["skip"]) == ("learned:network=three-level", "valid", 20),
     ),
     "reader audit": ("reader audit run --reader cache", lambda j: j["passed"] and j["reader"] == "cache"),
     "referee": ("referee bytes.py:Bytes --text good.txt", lambda j: j["figures"]["audit"]["passed"]),

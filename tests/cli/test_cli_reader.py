@@ -16,6 +16,7 @@ from commands import Command, tree
 from backstory.cli.evaluation_text import untuned
 from backstory.config import terminal as progress
 from backstory.config.readers import CacheSettings
+from backstory.evaluation.opening import open_evaluation
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.runs.run import load_run, weights_hash
@@ -103,7 +104,8 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert command("reader", "tune", run_copy, "--reader", "dynamic", "--reader", "cache", "--tokens", "100").code == 0
     short = ["--training.steps", "4", "--training.every", "2", "--training.stream", "100", "--training.sample", "2"]
     trained = command("reader", "train", run_copy, "--skip", "20", *short)
-    assert trained.code == 0 and "reader learned:network=three-level" in trained.out
+    assert trained.code == 0 and "reader learned:network=three-level` reads with it" in trained.out
+    assert "trained on 100 tokens of valid after the first 20\n" in trained.out
     assert (
         command("reader", "tune", run_copy, "--reader", "learned", "--tokens", "100", "--grid", "rate=0.5,1").code == 0
     )
@@ -122,6 +124,19 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert command("reader", "audit", run_copy, "--reader", "learned", "--reader", "cache").code == 0
     assert command("generate", run_copy, "--reader", "dynamic", "--tokens", "12").code == 0
     assert weights_hash(load_run(run_copy).model) == before
+
+
+@pytest.mark.full
+def test_a_meta_learner_is_trained_on_the_later_half_of_a_short_text(command: Command, run_copy: Path) -> None:
+    assert command("reader", "statistics", run_copy, "--batch-size", "4").code == 0
+    short = ["--training.steps", "4", "--training.every", "2", "--training.sample", "50"]
+    trained = json.loads(command("reader", "train", run_copy, "--json", *short).out)
+    tokens = len(open_evaluation(run_copy, split="valid").split.ids)
+    assert (
+        trained["skip"] == tokens // 2 and tokens - trained["skip"] - 11 < trained["tokens"] < tokens - trained["skip"]
+    )
+    read = json.loads(command("evaluate", run_copy, "--reader", "learned", "--json").out)
+    assert read["figures"]["readers"][0]["trained"]["skip"] == trained["skip"]
 
 
 @pytest.mark.full
@@ -192,7 +207,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ("evaluate run --reader tempered:temperature=0", r"temperature must be at least 0.01 and at most 100, not 0"),
         ("reader tune run --reader cache --grid rate=[1", r"there is no setting 'rate'"),
         ("reader tune run --reader cache --grid theta=[1", r"'\[1' is not a value for theta"),
-        ("reader train run", r"has \d+ tokens, of which --skip 20,000 leaves none; use a smaller --skip"),
+        ("reader train run --skip 20000", r"has \d+ tokens, of which --skip 20,000 leaves none; use a smaller --skip"),
         ("evaluate run --after test", r"test would be scored with what was learned from it"),
         ("evaluate run --reader dynamic", r"run has no statistics of training gradients yet"),
         ("evaluate run --reader learned", r"run has no meta-learner called 'three-level'; train it with"),

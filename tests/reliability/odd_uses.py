@@ -301,7 +301,7 @@ LINES: dict[str, str] = {
     "reader tune words --reader dynamic:rule=sgd --grid rate=1e-3 --tokens 100": "",
     "reader tune words --reader dynamic:rule=sgd --grid rate=1e300": "rate must be above 0 and at most",
     "reader tune words --reader dynamic --tokens 100": "has no statistics",
-    "reader train words": "leaves none; use a smaller --skip",
+    "reader train words --skip 20000": "leaves none; use a smaller --skip",
     "reader train words --skip 0 --name ../x": "is made of letters, digits and hyphens",
     "reader train words --split test": "nothing is chosen on the test split",
     # spaces and suites

@@ -11,7 +11,7 @@ from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, di
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
 from backstory.config.plugin_files import plugin_flags
-from backstory.config.readers import GateSettings, MetaTraining
+from backstory.config.readers import TUNED_TOKENS, GateSettings, MetaTraining
 from backstory.config.strict import between
 from backstory.config.terminal import progress_bar
 
@@ -66,7 +66,7 @@ class TuneReaderArguments(JsonOutput, CorpusArguments):
     the outermost is tuned, or all with --in-turn."""
     split: str = "valid"
     """The text to tune on; never test."""
-    tokens: int | None = between(20_000, 100)
+    tokens: int | None = between(TUNED_TOKENS, 100)
     """Largest number of tokens read, from its beginning; none: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Try all of these values: rate=1e-4,3e-4; may be given more than once. By default the search steps up and down."""
@@ -87,8 +87,8 @@ class TrainReaderArguments(JsonOutput, CorpusArguments):
     """The dynamic evaluation that it wraps, with its tuned settings: dynamic, or dynamic:segment=20,..."""
     split: str = "valid"
     """The text it learns on; never test. Choose a text that the model was not trained on."""
-    skip: int = between(20_000, 0)
-    """Tokens skipped at its beginning: those that dynamic evaluation was tuned on."""
+    skip: int | None = between(None, 0)
+    """Tokens skipped at its beginning: those that dynamic evaluation was tuned on (else 20,000, or half of a shorter text)."""
     gates: GateSettings = field(default_factory=GateSettings)
     training: MetaTraining = field(default_factory=MetaTraining)
     precision: Precision = "float32"
@@ -175,12 +175,16 @@ def train(arguments: Sequence[str]) -> int:
             )
 
     with progress_bar(f"training {args.name}", unit="updates") as progress:
-        path = train_learned(
+        path, trained = train_learned(
             opened, base, args.gates, args.training, args.name, skip=args.skip, progress=progress, report=report
         )
     learned = f"learned:network={args.name}"
-    text = f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader {learned}{plugin_flags()}`"
-    args.show({"file": str(path), "reader": learned, "pieces": len(losses)}, text)
+    part = {name: trained.record[name] for name in ("split", "skip", "tokens")}
+    text = (
+        f"{path}: trained on {part['tokens']:,} tokens of {args.split} after the first {part['skip']:,}\n"
+        f"`backstory evaluate {pasted(args.run)} --reader {learned}{plugin_flags()}` reads with it"
+    )
+    args.show({"file": str(path), "reader": learned, **part, "pieces": len(losses)}, text)
     return 0
 
 

@@ -9,6 +9,9 @@ from backstory.config.strict import between
 Rule = Literal["rms", "sgd", "nadam"]
 Normalization = Literal["weights", "tensors"]
 
+TUNED_TOKENS = 20_000
+"""Tokens of a split that readers are tuned on by default; the meta-learner is trained on those after them."""
+
 
 @dataclass(frozen=True)
 class CacheSettings:

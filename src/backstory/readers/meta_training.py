@@ -167,7 +167,10 @@ def _stream_length(tokens: int, base: DynamicSettings, training: MetaTraining) -
         raise UserError(f"a meta-learner needs dynamic evaluation with the rule rms and no clip, not {unusable}")
     length = min(training.stream, tokens - 1)
     if length < base.segment * training.every:
-        raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {base.segment}")
+        raise UserError(
+            f"a stream of {length:,} tokens is shorter than {training.every} segments of {base.segment}, after which the "
+            "meta-learner is updated; use a longer text, a smaller --skip or --training.every, or shorter segments"
+        )
     return length
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.config.readers import TUNED_TOKENS, DynamicSettings, GateSettings, MetaTraining
 from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader
 from backstory.readers.gradient_statistics import NoStatistics, Statistics, collect, load_statistics, save_statistics
 from backstory.readers.kind import BuildContext, saved_in
-from backstory.readers.learned import learned_name, save_learned
+from backstory.readers.learned import Learned, learned_name, save_learned
 from backstory.readers.meta_training import train_gates
 from backstory.readers.reading_threads import choose_threads
 from backstory.readers.registry import (
@@ -224,15 +224,17 @@ def train_learned(
     training: MetaTraining,
     name: str,
     *,
-    skip: int = 0,
+    skip: int | None = None,
     progress: ProgressCallback | None = None,
     report: Callable[[int, float], None] | None = None,
-) -> Path:
+) -> tuple[Path, Learned]:
     """Train a meta-learner on the opened split after its first `skip` tokens, and save it beside the model under a name.
 
-    Raises UserError.
+    None skips what readers are tuned on by default, or half of a text that is less than twice as long. Raises UserError.
     """
     run, split = opened.run, opened.split
+    if skip is None:
+        skip = min(TUNED_TOKENS, len(split.ids) // 2)
     _check_split(split.name)
     learned_name(name)
     if skip >= len(split.ids):
@@ -251,4 +253,4 @@ def train_learned(
     )  # fmt: skip
     learned.record.update(split=split.name, skip=skip)
     run.check_unchanged(run.folder / SAVED)
-    return save_learned(saved_in(run), name, run.weights_hash, learned)
+    return save_learned(saved_in(run), name, run.weights_hash, learned), learned
