@@ -80,6 +80,12 @@ def test_advice_names_flags_of_the_demo(error: UserError, told: str) -> None:
         raise error
 
 
+def test_the_commands_after_the_demo_fit_a_usual_terminal() -> None:
+    lines = [f"  {command.format(out='runs/demo'):<51}  {purpose}" for command, purpose in demo.NEXT]
+    assert {len(line.rpartition("  ")[0]) for line in lines} == {53}, "the purposes are below each other"
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.full
 def test_demo_in_a_process_of_its_own(tmp_path: Path) -> None:
     began = time.monotonic()

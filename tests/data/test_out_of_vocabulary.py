@@ -140,6 +140,8 @@ def test_what_is_said_follows_what_the_vocabulary_lost() -> None:
         "6.0% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with models of "
         "another vocabulary; do this"
     )
+    with_line_ends = UnknownShare(100, 30, 30, "words", ends=20)
+    assert str(with_line_ends.warning("the words", "do this")).startswith(with_line_ends.phrase("the words").split()[0])
     most = UnknownShare(100, 51, 51, "words").warning("the words", "do this")
     assert most is not None and "so the perplexity says nothing about the text; do this" in most
     assert UnknownShare(100, 5, 5).warning("the words", "") is None

@@ -14,6 +14,7 @@ from runs import with_training
 
 from backstory.config import RunConfig
 from backstory.data import prepare
+from backstory.results.training_record import EpochRecord
 from backstory.training import train
 from backstory.training.progress_display import Display
 
@@ -80,6 +81,20 @@ def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
     assert not any("training:" in line or "% done" in line for line in lines(console))
 
 
+def test_an_epoch_is_one_line_of_a_usual_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    for perplexity in (9.5, 9999.9, 123456.7):
+        nats = math.log(perplexity)
+        figures = {"train_nats": nats, "valid_nats": nats, "valid_perplexity": perplexity}
+        timing = {"seconds": 1234.4, "tokens_per_second": 2345.6}
+        Display(console, 100, 0).epoch(EpochRecord(epoch=12, **figures, **timing, best=True))
+    assert lines(console) == [
+        "epoch  12  train perplexity    9.50  valid    9.50  2,346 tokens/s  1234 s  best",
+        "epoch  12  train perplexity 9999.90  valid 9999.90  2,346 tokens/s  1234 s  best",
+        "epoch  12  train perplexity 1.2e+05  valid 1.2e+05  2,346 tokens/s  1234 s  best",
+    ]
+
+
 def test_a_training_says_how_far_it_is(
     tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch, at_step: Callable, clock: Clock, tmp_path: Path
 ) -> None:
@@ -90,7 +105,8 @@ def test_a_training_says_how_far_it_is(
     assert re.search(r"parameters, \d+ tokens of", text[0])
     assert re.fullmatch(r"training: 0\.0% of [\d,]+ tokens done; a line follows every minute", text[1])
     assert re.fullmatch(r"epoch 1/2: \d+\.\d% done, \d+ tokens/s, 0:\d\d:\d\d left", text[2])
-    assert [line.split()[:2] for line in text[3:] if "takes about" not in line] == [["epoch", "1"], ["epoch", "2"]]
+    epochs = [line for line in text[3:] if "takes about" not in line]
+    assert [line.split()[:2] for line in epochs] == [["epoch", "1"], ["epoch", "2"]]
 
 
 @pytest.mark.full

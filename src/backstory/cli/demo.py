@@ -16,7 +16,7 @@ from backstory.config.errors import FolderConflict
 from backstory.config.formats import count, perplexity, signed_percent
 from backstory.config.process import Interrupted, Stopped
 from backstory.config.scores import bounded
-from backstory.config.terminal import make_console, progress_bar
+from backstory.config.terminal import fitted, make_console, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures
@@ -73,8 +73,8 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
     for name, folder, reader in systems:
         with progress_bar(f"reading test, {name}") as progress:
             read.append(evaluate(folder, split="test", reader=reader, progress=progress).figures)
-        print(_perplexity(name, read[-1]))
-    print(_gains(read))
+        print(fitted(_perplexity(name, read)))
+    print(fitted(_gains(read)))
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
     examined = []
     for name, folder, reader in systems:
@@ -90,10 +90,9 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
     explain_passage(out, options=ExplainOptions(at=PASSAGE))
     page = out / "report.html"
     write([out, longer, buffered], page, published=published_examinations())
-    print(
-        f"{page} shows it all; open it in a browser.\n\n"
-        "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=pasted(out))
-    )
+    print(f"{page} shows it all; open it in a browser.\n\nWhere to look next:")
+    for command, purpose in NEXT:
+        print(fitted(f"  {command.format(out=pasted(out)):<51}  {purpose}"))
 
 
 @contextmanager
@@ -138,7 +137,7 @@ def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) 
         runs.append((config, folder, run_mode, description))
     console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
     train.run_training(alone, out, mode)
-    console.rule("[bold]2. train[/] it on", align="left")
+    console.rule("[bold]2. train[/] it further", align="left")
     for config, folder, run_mode, description in runs:
         print(f"{description}:")
         if run_mode == "resume" and not _began_with(folder, out):  # but with the model of an earlier demo
@@ -157,13 +156,14 @@ def _began_with(folder: Path, other: Path) -> bool:
     return begun is not None and trained is not None and begun.get("weights") == trained.provenance.weights
 
 
-def _perplexity(name: str, figures: "EvaluationFigures") -> str:
+def _perplexity(name: str, results: Sequence["EvaluationFigures"]) -> str:
+    """Return the line of the last result; above the first, over which words they all are."""
+    figures = results[-1]
     unknown = figures.unknown_among(figures.tokens).phrase()
+    words = f"  perplexity per {figures.unit} over {figures.tokens:,} {figures.unit}s{unknown and f', {unknown}'}:\n"
     assert figures.audit is not None
-    return (
-        f"  {name:<18}  perplexity {bounded(figures.perplexity)} per {figures.unit} over {figures.tokens:,}"
-        f"{unknown and f' ({unknown})'}, audit {figures.audit.in_words()}"
-    )
+    audit = figures.audit.in_words()
+    return f"{words if len(results) == 1 else ''}  {name:<18}  {bounded(figures.perplexity):>6}, audit {audit}"
 
 
 def _gains(results: Sequence["EvaluationFigures"]) -> str:
@@ -191,12 +191,13 @@ def _contexts(names: Sequence[str], examinations: Sequence[Any]) -> str:
 
 NEXT = (
     ("backstory evaluate {out} --split valid --json", "the figures as JSON"),
-    ("backstory explain surprisal {out} --at 5000", "how surprising each word of a passage is"),
-    ("backstory generate {out} --prompt 'This module'", "continue a prompt of your own"),
-    ("backstory ls", "models, recipes, corpora, experiments"),
-    ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
-    ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
+    ("backstory explain surprisal {out} --at 5000", "how surprising words are"),
+    ("backstory generate {out} --prompt 'This module'", "continue your own prompt"),
+    ("backstory ls", "models, recipes, corpora"),
+    ("backstory train demo --corpus my.txt --out runs/my", "train on your own text"),
+    ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model to edit"),
 )
+"""Commands to try after the demo, and what they are for."""
 CACHE = "cache:window=500"
 """About as many words as the buffer holds."""
 CACHE_GRID = ("theta=0.7,1,1.5,2", "weight=0.1,0.2,0.3,0.4")

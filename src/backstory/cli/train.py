@@ -21,7 +21,7 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.config.process import Interrupted, Stopped, first_here
 from backstory.config.scores import format_score
 from backstory.config.strict import between
-from backstory.config.terminal import shown_progress
+from backstory.config.terminal import fitted, shown_progress
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
@@ -105,10 +105,8 @@ def main(arguments: Sequence[str]) -> int:
             as_json=args.json,
         )
     if first_here() and not args.json:
-        run = pasted(out)
-        print(
-            f"`backstory evaluate {run}{plugin_flags()}` reads the test split, `backstory report {run}` makes a page of it"
-        )
+        run, report = pasted(out), f"backstory report {pasted(out)}"
+        print(fitted(f"`backstory evaluate {run}{plugin_flags()}` reads the test split, `{report}` makes a page of it"))
     return 0
 
 
@@ -222,7 +220,7 @@ def run_training(config: RunConfig, out: Path, mode: "Mode", as_json: bool = Fal
     share = figures.unknown_in("valid").unknown_among(figures.tokens.valid)
     unknown = share.phrase(f"the {plural(figures.unit)}")
     score = f"{score} ({unknown})" if unknown else score
-    print(f"{out}: validation {score} after epoch {figures.best_epoch} of {figures.epochs}")
+    print(fitted(f"{out}: validation {score} after epoch {figures.best_epoch} of {figures.epochs}"))
 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:

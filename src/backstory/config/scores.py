@@ -112,7 +112,7 @@ class UnknownShare:
 
         `advice` is what helps against those outside the vocabulary. It does not against those that are written as `<unk>`.
         """
-        total = self.tokens - self.ends
+        total = self.tokens - self.ends if self.meaningless else self.tokens
         if self.meaningless and 2 * (self.lost or 0) <= (self.unknown or 0):
             written = "are <unk>" if self.lost is None else "are <unk>, most of them written so in the text"
             return (
