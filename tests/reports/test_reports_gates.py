@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawings import marks_of
 
 from backstory.reports import read, render
 from backstory.reports.sections import gate_section as gates
@@ -84,6 +85,14 @@ def test_a_prediction_that_is_far_worse_leaves_the_others_room(gated: Any, enorm
     assert mixture[2] - mixture[0] > 0.25 * (mixture[2] - q[0])
     cell = gates.gates_table(found).rows[0][-1]
     assert cell == ("5,000" if enormous == 5000 else "above 10⁴") and cell in plot.caption
+
+
+def test_a_value_beyond_the_axis_after_a_single_epoch_is_a_triangle_alone(gated: Any) -> None:
+    ((name, epochs),) = told(gated(q_perplexity=1e5))
+    plot = gates.parts([(name, epochs[:1])])
+    assert "Triangles: beyond the axis." in plot.caption
+    *_, q = marks_of(plot.svg)
+    assert len(q) == 1
 
 
 @pytest.mark.full

@@ -38,6 +38,14 @@ def test_learning_curves_name_runs_axes_and_findings(run: Any) -> None:
     )
 
 
+def test_a_run_that_goes_on_from_another_says_so(run: Any, made: Any) -> None:
+    begun = made.result("training", made.training(), init_from={"run": "demo", "weights": "0" * 64})
+    plot = learning_curves([read(run("b", {"": begun}, name="longer"))])
+    assert plot and plot.caption.startswith(
+        "longer, which began with the weights of demo, is best at epoch 3 of 3, at "
+    )
+
+
 def test_figures_are_accessible_follow_the_page_and_load_nothing(run: Any, made: Any) -> None:
     plots = [learning_curves([read(run("a"))]), context_curves([("demo", examination(run, made))])]
     for plot in plots:
@@ -181,7 +189,7 @@ def test_many_runs_are_told_apart(run: Any) -> None:
     assert len(strokes) == 8
     context = context_curves([(r.name, r.of(TruncationFigures)[0]) for r in runs])
     assert context and {f"run {i} 150" for i in range(8)} <= texts(context.svg).keys()
-    assert "run 6: 150 tokens (95%: 100 to 200)\nrun 7: 150 tokens (95%: 100 to 200)\n" in context.caption
+    assert "run 6: 150 tokens (95%: 100 to 200).\nrun 7: 150 tokens (95%: 100 to 200).\n" in context.caption
     assert plot.caption.startswith("Validation perplexity of 8 runs")
 
 

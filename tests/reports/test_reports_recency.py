@@ -51,6 +51,22 @@ def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> 
     assert "<h2>Recency</h2>" not in render([run("d")])
 
 
+def test_the_caption_says_what_is_gained_and_where(two: Any, run: Any, made: Any) -> None:
+    plot = recency.recency_curves(group_of(two), "recency")
+    assert plot and plot.caption.splitlines()[1:] == [
+        "cache gains most at 1–4 tokens ago: +1.00, and -0.50 on new tokens."
+    ]
+    alone = read(run("b", {"evaluate-test": measured(made)}))
+    plot = recency.recency_curves(group_of(alone), "recency")
+    assert plot and plot.caption.splitlines()[1:] == [
+        "static: 3.00 at 1–4 tokens ago, 7.00 at 1,000 or more, 9.00 on new tokens."
+    ]
+    many = [measured(made, f"cache:window={n}", 1.0, 9.5) for n in (1, 2, 3, 4)]
+    several = read(run("c", {"evaluate-test": measured(made), **{f"evaluate-{i}": m for i, m in enumerate(many)}}))
+    plot = recency.recency_curves(group_of(several), "recency")
+    assert plot and "\n" not in plot.caption
+
+
 def test_the_table_has_what_each_paid(two: Any) -> None:
     table = recency.recency_table(group_of(two))
     assert [c.heading for c in table.columns] == ["Tokens ago", "Over", "static", "cache"]

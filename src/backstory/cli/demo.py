@@ -81,7 +81,7 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
         with progress_bar(f"examining {name}") as progress, _flags_of_its_own():
             options = ExamineOptions.of(reader=reader, targets=TARGETS, maximum_context=LONGEST)
             examined.append(examine_run(folder, options, progress=progress).figures)
-    print(_contexts([name for name, _, _ in systems], examined))
+    print(fitted(_contexts([name for name, _, _ in systems], examined)))
     console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
         print(text, end="", flush=True)

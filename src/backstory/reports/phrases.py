@@ -207,7 +207,7 @@ def text_and_unit(result: Result[Any]) -> tuple[str, ...]:
 
 
 def learning_caption(runs: Sequence[RunResults]) -> str:
-    """Return the caption of learning curves: where each run is best, and when averaging began."""
+    """Return the caption of learning curves: where each run is best, what it began with, and when averaging began."""
     tail = " Thin lines: training, with dropout on. Dots: best epochs."
     if len(runs) > MOST_DESCRIBED:
         measure = "bits per token" if scored_in_bits(runs) else "perplexity"
@@ -219,10 +219,16 @@ def learning_caption(runs: Sequence[RunResults]) -> str:
         began = next((e.epoch for e in run.epochs if e.averaging), None)
         averaging = f" (weights averaged from epoch {count(began)} on)" if began is not None else ""
         parts.append(
-            f"{run.name} is best at epoch {count(best.epoch)} of {count(run.epochs[-1].epoch)}, "
+            f"{run.name}{_start(run)} is best at epoch {count(best.epoch)} of {count(run.epochs[-1].epoch)}, "
             f"at validation {_at(best, run)}{averaging}"
         )
     return "\n".join(f"{part}." for part in (*parts, tail.strip(" .")))
+
+
+def _start(run: RunResults) -> str:
+    """Return the trained run whose weights a run began with, as part of a sentence; empty if it began from scratch."""
+    init_from = run.training.provenance.init_from if run.training else None
+    return f", which began with the weights of {formats.plain(init_from.get('run'))}," if init_from else ""
 
 
 def _at(epoch: EpochRecord, run: RunResults) -> str:
@@ -253,7 +259,7 @@ def context_caption(examinations: Sequence[Examined], published: Published | Non
     shaded = ", shaded over their intervals" if len(examinations) <= MOST_SHADED else ""
     tail = f"{printed} Bands: {spread_words(results)}. Vertical lines: effective contexts{shaded}."
     if len(examinations) > MOST_DESCRIBED:
-        contexts = "\n".join(f"{name}: {result.figures.context_in_words()}" for name, result in examinations)
+        contexts = "\n".join(f"{name}: {result.figures.context_in_words()}." for name, result in examinations)
         return f"More context than this gains less than the dashed line:\n{contexts}\n{tail.strip()}"
     parts = []
     for name, result in examinations:

@@ -60,13 +60,13 @@ class ContextRecord(Record):
 
         For the baseline's own context, which is compared with itself:
         `at least 100 words, the longest context that was read (95%: 50 to 100 or more)`. If there is none:
-        `more context hurts: best at 5 words (22.5% better than with 100)`. `longest` is the maximum context, `unit`
+        `best at 5 words (22.5% better than with 100), more context hurts`. `longest` is the maximum context, `unit`
         what it is counted in, and `full` the context of the baseline (None: all there is).
         """
         if self.best is not None:
             best, percent_better = self.best[0], percent(-self.best[1])
             better = f"{percent_better} better than with {'all' if full is None else count(full)}"
-            return f"more context hurts: best at {count(best)} {plural(unit, best)} ({better})"
+            return f"best at {count(best)} {plural(unit, best)} ({better}), more context hurts"
         more = f"more than {count(longest)}"
         if self.context is None:
             low = None if self.interval is None else self.interval[0]

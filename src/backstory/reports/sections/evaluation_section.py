@@ -14,6 +14,7 @@ from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Pieces, Section, print_lines
+from backstory.reports.phrases import MOST_DESCRIBED
 from backstory.reports.svg import LARGEST, Plot, labels, level, log_axis
 from backstory.reports.tables import Table, columns, to_text
 from backstory.results import EvaluationFigures, Record, Result, RunResults
@@ -311,7 +312,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
             labels(figure, [named.name for named in shown])
         return figure
 
-    return svg.plot(draw, prefix, "Recency", _recency_caption(group[0], baseline))
+    return svg.plot(draw, prefix, "Recency", _recency_caption(group[0], shown, baseline))
 
 
 def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list[float], float | None]:
@@ -323,14 +324,33 @@ def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list
     return gains, None if new is None or baseline.new.nats is None else baseline.new.nats - new
 
 
-def _recency_caption(first: Named[RecencyRecord], baseline: Named[RecencyRecord] | None) -> str:
+def _recency_caption(
+    first: Named[RecencyRecord], shown: Sequence[Named[RecencyRecord]], baseline: Named[RecencyRecord] | None
+) -> str:
+    """Return what the curves are, and for a few readings where each gains most, or its first and last cost."""
     f, new = first.result.figures, first.part.new.tokens
     batch = "" if (f.batch_size or 1) == 1 else f", in each of {count(f.batch_size)} rows of the batch"
     measure = f"Gain over {baseline.name} in nats per token (above 0: better)" if baseline else "Nats per token"
-    return (
+    caption = (
         f"{measure}, by how many tokens ago the same token last occurred. New: a token that had not occurred before "
         f"({percent(100 * new / f.tokens)} of {count(f.tokens)} {plural(f.unit, f.tokens)}{batch})."
     )
+    if len(shown) > MOST_DESCRIBED:
+        return caption
+    return "\n".join([caption, *(_recency_outcome(named, baseline) for named in shown)])
+
+
+def _recency_outcome(named: Named[RecencyRecord], baseline: Named[RecencyRecord] | None) -> str:
+    """Return a sentence on a reading: its largest gain over the static one and that on new tokens, or what tokens cost."""
+    line, new = _gains(named.part, None if baseline is None else baseline.part)
+    spans = [span(*b.ends) for b in named.part.bins]
+    if baseline is None:
+        farthest = f", {decimal(line[-1], 2)} at {spans[-1]}" if len(line) > 1 else ""
+        on_new = "" if new is None else f", {decimal(new, 2)} on new tokens"
+        return f"{named.name}: {decimal(line[0], 2)} at {spans[0]} tokens ago{farthest}{on_new}."
+    best = max(range(len(line)), key=line.__getitem__)
+    on_new = "" if new is None else f", and {formats.signed(new, 2)} on new tokens"
+    return f"{named.name} gains most at {spans[best]} tokens ago: {formats.signed(line[best], 2)}{on_new}."
 
 
 def _set_apart(axes: "Axes", last: float, apart: float) -> None:

@@ -164,7 +164,7 @@ def _panels(gated: Sequence[Gated], lines: Lines, limit: float, width: float) ->
 def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int, limit: float, called: str) -> None:
     # dashed, because lines coincide for a gate that is all or nothing
     look: dict[str, Any] = {"color": svg.COLOURS[index], "linestyle": svg.DASHES[index]}
-    marker = "o" if len(points) == 1 else ""
+    marker = "o" if len(points) == 1 and points[0][1] <= limit else ""
     axes.plot(
         [x for x, _ in points], [min(y, limit) for _, y in points], marker=marker, clip_on=False, label=called, **look
     )
