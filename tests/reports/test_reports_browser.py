@@ -154,6 +154,34 @@ def test_words_are_in_the_file(report: Path, runs: list[Path], opened: Open) -> 
     assert words(opened(report)).all_inner_texts() == [w["text"] for w in figures(runs[0])["words"]]
 
 
+BROKEN_WORDS = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("table.plain td")) {
+    const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let node = words.nextNode(); node; node = words.nextNode())
+      for (const { 0: word, index } of node.data.matchAll(/(?<![^ -])[^ -]{2,12}(?![^ -])/g)) {
+        const range = document.createRange();
+        range.setStart(node, index);
+        range.setEnd(node, index + word.length);
+        if (new Set([...range.getClientRects()].map(r => r.top)).size > 1) broken.push(word);
+      }
+  }
+  return broken;
+}"""
+
+
+def test_tables_break_no_word_on_a_phone(runs: list[Path], opened: Open, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs[0], tmp_path / "run"))
+    result = next(run.glob("evaluate-*/result.json"))
+    record = json.loads(result.read_text())
+    record["provenance"]["commit"] = "f00d" * 10  # a result of another commit gives the table one more column
+    result.write_text(json.dumps(record))
+    write([run], tmp_path / "page.html")
+    page = opened(tmp_path / "page.html", 375)
+    page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+    assert page.locator("table.plain").count() and page.evaluate(BROKEN_WORDS) == []
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_it_fits_and_is_readable_in_both_schemes(
