@@ -270,6 +270,13 @@ def test_other_objects_are_refused(model: Any, tokenizer: Any) -> None:
         open_in_memory(model, tokenizer)
 
 
+def test_a_module_of_ones_own_is_pointed_to_what_reads_it() -> None:
+    with pytest.raises(
+        TypeError, match=r"give bs.examine an object with `score` .*, or bs.referee one with `predict` and"
+    ):
+        bs.evaluate(torch.nn.Linear(2, 2), TEXT)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("tokenizer", [None, 3, "gpt2", []])
 def test_other_tokenizers_are_refused(pair: tuple[Any, Any], tokenizer: Any) -> None:
     with pytest.raises(TypeError, match="tokenizer must be the model's tokenizer, as AutoTokenizer loads it, not "):

@@ -58,6 +58,13 @@ def test_every_block_on_readers_runs(home: Path, page: str) -> None:
         exec(compile(block, f"docs/{page}, block {number + 1}", "exec"), {})
 
 
+def test_the_scorer_of_the_page_on_context_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "context.md").read_text(encoding="utf-8")
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def score" in b)
+    exec(compile(block, "docs/context.md", "exec"), {})
+    assert "effective context" in capsys.readouterr().out
+
+
 def test_the_page_names_every_function() -> None:
     assert {name for name in bs.__all__ if f"bs.{name}" not in PAGE} == {"RunConfig"}
 

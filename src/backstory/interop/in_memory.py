@@ -30,7 +30,11 @@ def _checked(causal: Any) -> Any:
     """Return the model inside wrappers. Raises TypeError unless it is a causal language model of transformers."""
     causal = unwrapped(causal)
     if not is_causal(causal):
-        raise TypeError(f"model must be a causal language model of transformers, not {described(causal)}")
+        raise TypeError(
+            f"model must be a causal language model of transformers, not {described(causal)}; for another model "
+            "give bs.examine an object with `score` (docs/context.md), or bs.referee one with `predict` and `observe` "
+            "(docs/referee.md)"
+        )
     return causal
 
 
