@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from searched import parameter, saved, search, trial
 
-from backstory.config import UserError
+from backstory.config import UserError, formats
 from backstory.reports import Result, render, render_search, result_from, to_text
 from backstory.reports.phrases import search_summary
 from backstory.reports.sections import search_section as searches
@@ -96,6 +96,10 @@ def test_the_pictures_are_svg_and_say_what_they_leave_at_the_edge() -> None:
     read = found()
     history, curves = searches.history(read.figures, "h"), searches.trial_curves(read.figures, "c")
     against = [searches.against(read.figures, p, f"p{i}") for i, p in enumerate(read.figures.parameters[:4])]
+    best = read.figures.best_trial.settings
+    for plot, p in zip(against, read.figures.parameters, strict=False):
+        said = f" against {p.name}. The larger mark is the best trial, at {formats.setting(best[p.name])}."
+        assert plot is not None and said in plot.caption
     for plot in (history, curves, *against):
         assert plot is not None
         ET.fromstring(plot.svg)

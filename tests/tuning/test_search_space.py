@@ -37,6 +37,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({3: {"range": [1, 2]}}, r"3 is not the name of a setting"),
     ({"training.epochs": {}}, r"mine: training.epochs needs one of `range`, `choice` and `same`"),
     ({"training.epochs": {"range": [1, 2], "choice": [1]}}, r"needs one of `range`, `choice` and `same`"),
+    ({"training.epochs": {"low": 1, "high": 2}}, r"training.epochs: write the ends of a range as `range: \[LOWEST, HIGHEST"),
     ({"training.epochs": {"rang": [1, 2]}}, r"unknown key 'rang' \(did you mean 'range'\?\)"),
     ({"training.epochs": {"range": [1, 2, 3]}}, r"a range is two numbers"),
     ({"training.epochs": None}, r"mine: training.epochs needs a `range` or a `choice`, not None"),

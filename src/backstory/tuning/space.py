@@ -103,6 +103,8 @@ def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS)
             raise UserError(f"{where} must be the same for all trials, as they are compared; leave it out")
         if not isinstance(entry, dict):
             raise UserError(f"{where} needs a `range` or a `choice`, not {shown(entry)}")
+        if entry.keys() & {"low", "high", "min", "max"}:
+            raise UserError(f"{where}: write the ends of a range as `range: [LOWEST, HIGHEST]`")
         checked[name] = _parameter(name, from_dict(Entry, entry, where), checked, base, source)
     searched = tuple(checked.values())
     if all(p.same for p in searched):

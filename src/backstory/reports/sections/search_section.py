@@ -300,7 +300,8 @@ def against(figures: SearchFigures, parameter: ParameterRecord, prefix: str) -> 
         axes.set_xlabel(svg.label(name, 50))
         return figure
 
-    return svg.plot(draw, prefix, name, f"{_heading(f)} against {name}.{_edge(trials, best)}")
+    at = f" The larger mark is the best trial, at {setting(best.settings[name])}." if best in trials else ""
+    return svg.plot(draw, prefix, name, f"{_heading(f)} against {name}.{at}{_edge(trials, best)}")
 
 
 def _heading(figures: SearchFigures) -> str:
