@@ -79,9 +79,11 @@ def test_a_frame_has_no_seed_where_there_is_not_one(seed: Any, training: Result[
 def test_an_explanation_is_a_frame_of_its_words() -> None:
     layer = {"kind": "plain", "name": "surprisal", "values": [None, 2.5]}
     words = [{"text": "a"}, {"text": NASTY}]
-    passage = Passage.read({"words": words, "layers": [layer], "title": "t"}, "here")
+    share = {"kind": "plain", "name": "probability", "values": [None, 12.5], "unit": "%"}
+    passage = Passage.read({"words": words, "layers": [layer, share], "title": "t"}, "here")
     frame = ExplanationFigures(explanation="surprisal", passage=passage).to_frame()
     assert frame["word"].tolist() == ["a", NASTY] and frame["surprisal"].tolist()[1] == 2.5
+    assert frame["probability (%)"].tolist()[1] == 12.5
     assert passage.words[0] == Word("a")
 
 

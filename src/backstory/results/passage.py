@@ -136,8 +136,8 @@ class Passage(Record):
         return tuple(layer for layer in self.layers if isinstance(layer, Numbers))
 
     def frame_rows(self) -> list[JsonObject]:
-        """Return a row per word: its text, and its number in each layer that has one."""
-        columns = {layer.name: layer.values for layer in self.numbers}
+        """Return a row per word: its text, and its number in each layer that has one; percentages are named as such."""
+        columns = {layer.name + " (%)" * (layer.unit == "%"): layer.values for layer in self.numbers}
         return [
             {"word": word.text, **{name: values[i] for name, values in columns.items()}}
             for i, word in enumerate(self.words)
