@@ -296,6 +296,11 @@ def small(**changes: Any) -> dict[str, Any]:
     return changed
 
 
+def examined(**changes: Any) -> dict[str, Any]:
+    """The suite with one examination of its first system."""
+    return small(examinations=[{"experiment": "truncate", **changes}])
+
+
 def without(key: str) -> dict[str, Any]:
     changed = suite()
     del changed["systems"][0]["small"][key]
@@ -448,6 +453,50 @@ BAD = {
         r"system wide does not read valid, static",
     ),
     "a claim of a system against itself": (claim(better={"system": "plain"}), r"it compares system plain with itself"),
+    "a system to begin with of another size": (
+        begins({"wide": "plain"}),
+        r"system wide, small: it begins with system plain, which does not fit its model: .* has shape",
+    ),
+    "parts that do not fit together": (
+        small(overrides={"model": {"core": {"kind": "transformer", "hidden": 7, "heads": 2}}}),
+        r"system plain, small: model.core.hidden must be a multiple of 4",
+    ),
+    "an examination with a reader that learns": (
+        examined(reader=["dynamic"]),
+        r"system plain, small: the reader dynamic learns as it reads",
+    ),
+    "an examination's split of another experiment": (
+        examined(by=["cache"]),
+        r"system plain, small: only the experiment cache splits by cache",
+    ),
+    "an examination's cache inside another reader": (
+        examined(experiment="cache", reader=["cache", "tempered"]),
+        r"system plain, small: what is taken away is the outermost reader",
+    ),
+    "an examination of longer contexts than the longest": (
+        examined(experiment="shuffle", maximum_context=200),
+        r"system plain, small: contexts of 300 tokens are longer than the longest, 200",
+    ),
+    "an examination's tagger": (examined(tagger=3), r"system plain, small: tagger must be text, not 3"),
+    "a preparation with an open quote": (
+        system(prepare=["tune --reader 'dynamic"]),
+        r"system plain: the preparation .* cannot be read \(no closing quotation\); correct it",
+    ),
+    "a preparation's flag": (
+        system(prepare=["tune --reader dynamic --batch-size 3"]),
+        r"system plain: prepare 'tune --reader dynamic --batch-size 3': there is no flag --batch-size",
+    ),
+    "a preparation's value": (
+        system(prepare=["train --skip few"]),
+        r"system plain: prepare 'train --skip few': --skip must be a whole number, not 'few'",
+    ),
+    "a preparation of help": (
+        system(prepare=["tune --help"]),
+        r"system plain: prepare 'tune --help': it prints a page of help; leave it out",
+    ),
+    "a template of nothing": (suite(templates={"short": None}), r"templates must be entries of systems by name"),
+    "a template called by a number": (suite(templates={3: {}}), r"templates must be entries of systems by name"),
+    "a departure called by a number": (suite(departures={3: "s"}), r"departures must be sentences by name"),
     "a claim across scales": (
         {**suite(), "systems": [suite()["systems"][0], {"name": "wide", "full": suite()["systems"][1]["small"]}]},
         r"wide and plain are at no scale together",

@@ -4,15 +4,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.config import pasted
+from backstory.cli.reader import StatisticsArguments, TrainReaderArguments, TuneReaderArguments
+from backstory.config import UserError, pasted
 from backstory.config.formats import duration
 from backstory.config.strict import between
 from backstory.config.terminal import fitted
+
+if TYPE_CHECKING:
+    from backstory.papers.reproduction import Reproduction
+
+PREPARATIONS = {"statistics": StatisticsArguments, "tune": TuneReaderArguments, "train": TrainReaderArguments}
+"""Arguments of the commands of `backstory reader` that a suite's `prepare` may name."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     planned = Reproduction.plan(
         args.suite, args.scale, args.out, args.only, args.known, args.minutes, args.seeds, args.dry_run
     )
+    _check_preparations(planned)
     if args.dry_run:
         jobs = planned.jobs()
         selected, budget = planned.selected(jobs), planned.budget(jobs, args.processes)
@@ -92,3 +101,18 @@ def main(arguments: Sequence[str]) -> int:
     for line in failed:
         print(f"backstory: failed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _check_preparations(planned: "Reproduction") -> None:
+    """Raise UserError for a command of `prepare` with flags that it does not take, before anything is trained."""
+    from backstory.papers.reader_commands import preparation
+
+    for system in planned.suite.systems:
+        for text in system.prepare:
+            step = preparation(text)
+            try:
+                if help_page.wanted(step.arguments):
+                    raise UserError("it prints a page of help; leave it out")
+                parse(PREPARATIONS[step.action], ["RUN", *step.arguments], f"reader {step.action}")
+            except UserError as error:
+                raise UserError(f"{planned.name}: system {system.name}: prepare '{text}': {error}") from None

@@ -19,6 +19,7 @@ FREQUENT = 800
 TAGS = ("NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC", "CD", "MD", "TO")
 POSITIONS = (0, 50, 100, 200, 500, 1000)
 """First position of each group, in tokens from the beginning of the document."""
+CACHE_ALONE = "only the experiment cache splits by cache; choose another split with --by"
 Advance = Callable[[int], None]
 """Receives the number of tokens read since the last call."""
 Reading = Callable[[Advance], np.ndarray]
@@ -167,10 +168,12 @@ class TargetSplit:
     """Field of the examination that the split needs."""
 
 
-def check_splits(names: Sequence[str]) -> None:
-    """Raise UserError for an unknown name of a split."""
+def check_splits(names: Sequence[str], experiment: str) -> None:
+    """Raise UserError for a split of the targets that is unknown, or that the experiment does not have."""
     for name in names:
         check_name(name, SPLITS, "split of the targets")
+    if "cache" in names and experiment != "cache":
+        raise UserError(CACHE_ALONE)
 
 
 def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by: Sequence[str]) -> dict[str, Groups]:
@@ -180,7 +183,7 @@ def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by:
     }
     if missing := next((name for name in by if name not in possible), None):
         if missing == "cache":
-            raise UserError("only the experiment cache splits by cache; choose another split with --by")
+            raise UserError(CACHE_ALONE)
         lacking = "counts of a training text" if missing == "frequency" else "part-of-speech tags"
         raise UserError(f"a split by {missing} needs {lacking}, which this text lacks; choose another with --by")
     return {name: split.make(on, positions, reach) for name, split in possible.items()}

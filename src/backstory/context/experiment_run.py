@@ -79,7 +79,7 @@ def measure(
     targets; each returns the losses of all. Raises UserError, and NonFiniteError.
     """
     check_experiment(experiment)
-    check_splits(by)
+    check_splits(by, experiment)
     kind, positions = EXPERIMENTS[experiment], on.positions()
     _check_fits(experiment, on)
     conditions = list(kind.conditions(on))
@@ -124,13 +124,19 @@ def _recorded(condition: Condition, on: Examination, scoring: "_Scoring", length
 def _check_fits(experiment: str, on: Examination) -> None:
     """Raise UserError unless the input has the contexts and tags that an experiment needs."""
     kind = EXPERIMENTS[experiment]
-    if not kind.whole and on.context > on.maximum_context:
-        raise UserError(
-            f"contexts of {on.context:,} tokens are longer than the longest, {on.maximum_context:,}; "
-            "raise --maximum-context or lower --context"
-        )
+    if not kind.whole:
+        check_context(on.context, on.maximum_context)
     if kind.tagged and on.tags is None:
         raise UserError(f"{experiment} needs part-of-speech tags, and the text has none; choose a tagger with --tagger")
+
+
+def check_context(context: int, maximum_context: int) -> None:
+    """Raise UserError for perturbed contexts that are longer than the longest."""
+    if context > maximum_context:
+        raise UserError(
+            f"contexts of {context:,} tokens are longer than the longest, {maximum_context:,}; "
+            "raise --maximum-context or lower --context"
+        )
 
 
 def piece_size(scorer: Scorer) -> int:

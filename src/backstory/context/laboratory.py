@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from backstory.config.plugin_files import plugin_hashes
 from backstory.config.terminal import ProgressCallback
 from backstory.context.effects import figures
 from backstory.context.examination import ProcessGroup, SingleProcess, check_splits
-from backstory.context.experiment_run import measure, reported_splits
+from backstory.context.experiment_run import check_context, measure, reported_splits
 from backstory.context.experiments import EXPERIMENTS, check_experiment
 from backstory.context.losses import Losses, LossStore
 from backstory.context.result import ExaminationResult, combine
@@ -39,6 +39,7 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
+E = TypeVar("E", bound=ExaminationSettings)
 FORMAT = 1
 """Raised when the rules of examinations change, so that losses made by older rules are not taken over."""
 OF_RUNS = ("reader", "precision", "data_dir", "corpus", "allow_unknown", *LoadOptions.__dataclass_fields__)
@@ -63,12 +64,10 @@ def examine_run(
     a stopped examination finished there are taken over, unless `options.again`. Raises UserError, also for a reader whose
     weights move, and unless `options.allow_unknown` for a text that is mostly outside the vocabulary.
     """
-    options = _checked(options or ExamineOptions())
+    options = check_examination(options or ExamineOptions())
     if options.experiment == "cache":
         options = replace(options, reader=_with_cache(options.reader))
     stack = parse_stack(options.reader or "static")
-    if adapting := next((layer.name for layer in stack if READERS[layer.name].adapts_weights), None):
-        refuse_adapting(adapting)  # before the search for the files that such a reader needs
     setup, reader = open_evaluation(run, options, text=text), stack_name(stack)
     destination = options.out
     if destination is None and setup.run.results is not None:
@@ -152,7 +151,7 @@ def examine_model(
     scorer cannot read a text from end to end: the longest context is then its baseline. The result is written only to
     `options.out`. Raises UserError, also for a model of another vocabulary than the corpus.
     """
-    options = _checked(options or ExamineOptions())
+    options = check_examination(options or ExamineOptions())
     if unused := [option for option in OF_RUNS if getattr(options, option) != getattr(ExamineOptions(), option)]:
         raise UserError(f"{unused[0]} works with runs only; leave it out to examine a model in memory")
     if not isinstance(model, LanguageModel | Reader) and not hasattr(model, "score"):
@@ -253,13 +252,20 @@ def _described(subject: Subject, settings: ExaminationSettings, losses: Losses, 
     }
 
 
-def _checked(options: ExamineOptions) -> ExamineOptions:
-    """Return the options with every value checked, names of experiments, splits and taggers too. Raises UserError."""
-    options = options.checked()
-    check_experiment(options.experiment)
-    check_splits(options.by)
-    check_tagger(options.tagger)
-    return options
+def check_examination(settings: E) -> E:
+    """Return settings with every value checked, as far as that needs neither a model nor a text. Raises UserError."""
+    settings = settings.checked()
+    check_experiment(settings.experiment)
+    check_splits(settings.by, settings.experiment)
+    check_tagger(settings.tagger)
+    kind = EXPERIMENTS[settings.experiment]
+    if not kind.whole and settings.context is not None:
+        check_context(settings.context, settings.longest_context)
+    readers = _with_cache(settings.reader) if settings.experiment == "cache" else settings.reader
+    for layer in parse_stack(readers or "static"):
+        if READERS[layer.name].adapts_weights:
+            refuse_adapting(layer.name)
+    return settings
 
 
 def _with_cache(readers: tuple[str, ...]) -> tuple[str, ...]:

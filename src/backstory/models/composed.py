@@ -158,10 +158,13 @@ def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
         return None  # it may inspect its weights, which have no values there
 
 
-def check_parts(config: ModelConfig) -> None:
-    """Raise UserError if the parts of a model do not fit together, or one is too large for any tensor."""
+def check_parts(config: ModelConfig) -> ComposedModel | None:
+    """Return the outline of the model, with a vocabulary of two.
+
+    Raises UserError if the parts do not fit together, or one is too large for any tensor.
+    """
     try:
-        outline(config, vocabulary_size=2)  # parts that fit together do so with any vocabulary
+        return outline(config, vocabulary_size=2)  # parts that fit together do so with any vocabulary
     except OverflowError:
         raise UserError("it needs more memory than can be counted; use smaller sizes") from None
 

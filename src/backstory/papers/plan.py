@@ -1,27 +1,23 @@
 """Plan a suite: check all of it before anything runs or is written, and list its runs."""
 
-import argparse
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from backstory.config import RunConfig, TextConfig, UserError, changes, check_name, from_dict, recipes, to_dict
-from backstory.config.readers import LearnedSettings
+from backstory.config.errors import shown
 from backstory.config.renamed import first_settings
 from backstory.config.schema import SPLITS
-from backstory.context.examination import check_splits
-from backstory.context.experiments import check_experiment
+from backstory.context.laboratory import check_examination
 from backstory.data import check_synthetic
 from backstory.data.synthetic.algorithms import TASKS, Algorithm
-from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after
-from backstory.models.composed import check_overrides
+from backstory.models.composed import check_overrides, check_parts
 from backstory.papers.paper import paper, published_value
+from backstory.papers.reader_commands import preparation
 from backstory.papers.suite import (
     Claim,
     FindingCheck,
@@ -33,11 +29,8 @@ from backstory.papers.suite import (
     System,
     SystemSetup,
 )
-from backstory.readers.gradient_statistics import statistics_name
-from backstory.readers.learned import learned_name
-from backstory.readers.registry import parse_stack, settings_file, settings_name, stack_name
-from backstory.storage.checkpoint import MANIFEST
-from backstory.storage.run_files import SAVED
+from backstory.readers.registry import parse_stack, stack_name
+from backstory.runs.run import check_tensors, weights
 
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1
@@ -164,44 +157,6 @@ def _settings_to_hash(config: RunConfig) -> dict[str, Any]:
     return settings
 
 
-# --- preparations ---
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """One command of `backstory reader`."""
-
-    action: str
-    arguments: tuple[str, ...]
-    """Its flags."""
-    output: Path
-    """The file in the run's folder that it writes."""
-
-
-def preparation(text: str) -> Preparation:
-    """Read a line such as `tune --reader dynamic`. Raises UserError; flags that are not used here are checked later."""
-    words = shlex.split(text) or [""]
-    check_name(words[0], ("statistics", "tune", "train"), "preparation")
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--reader", action="append")
-    parser.add_argument("--name", default=LearnedSettings().network)
-    parser.add_argument("--moving", default="all")
-    flags: Any = parser.parse_known_args(words[1:])[0]
-    stack = parse_stack(flags.reader or "dynamic")
-    if words[0] == "statistics":
-        output = Path(SAVED, statistics_name(flags.moving), MANIFEST)
-    elif words[0] == "tune":
-        output = settings_file(Path(), settings_name(stack))
-    else:
-        output = Path(SAVED, learned_name(flags.name), MANIFEST)
-    return Preparation(words[0], tuple(words[1:]), output)
-
-
 # --- checks ---
 
 
@@ -253,16 +208,16 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         if setup := system.at(scale):
             _check_setup(setup, system.readings, f"{where}, {scale}")
             if setup.init_from is not None:
-                _check_init_from(system, setup.init_from, setup.seeds, suite, scale, f"{where}, {scale}")
+                _check_init_from(system, setup, setup.init_from, suite, scale, f"{where}, {scale}")
 
 
-def _check_init_from(system: System, first: str, seeds: Sequence[int], suite: Suite, scale: Scale, where: str) -> None:
-    """Raise UserError unless there is a run to start from for every seed, and the chain of systems ends."""
-    setups = {other.name: setup for other in suite.systems if (setup := other.at(scale))}
+def _check_init_from(system: System, setup: SystemSetup, first: str, suite: Suite, scale: Scale, where: str) -> None:
+    """Raise UserError unless every seed has a run to start from, whose model fits, and the chain of systems ends."""
+    setups = {other.name: there for other in suite.systems if (there := other.at(scale))}
     _located(f"{where}: init_from", check_name, first, [other.name for other in suite.systems], "system")
     if first not in setups:
         raise UserError(f"{where}: it begins with system {first}, which is not at the {scale} scale")
-    if missing := [seed for seed in seeds if seed not in setups[first].seeds]:
+    if missing := [seed for seed in setup.seeds if seed not in setups[first].seeds]:
         raise UserError(f"{where}: it begins with system {first}, which has no seed {missing[0]}")
     chain: list[str] = []
     name: str | None = first
@@ -272,6 +227,16 @@ def _check_init_from(system: System, first: str, seeds: Sequence[int], suite: Su
     if name == system.name:
         through = f", by way of {', '.join(chain)}" if chain else ""
         raise UserError(f"{where}: it begins with itself{through}; begin with another system, or leave it out")
+    settings = [from_dict(RunConfig, _settings(each, where), where) for each in (setup, setups[first])]
+    own, other = (_located(where, check_parts, config.model) for config in settings)
+    if own is not None and other is not None:
+        shared, loaded = weights(own), weights(other)
+        try:
+            check_tensors(loaded, {name: shared[name] for name in loaded if name in shared}, "weights")
+        except ValueError as error:
+            raise UserError(
+                f"{where}: it begins with system {first}, which does not fit its model: {error}; give the same sizes and parts"
+            ) from None
 
 
 def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: str) -> None:
@@ -284,16 +249,18 @@ def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: 
             raise UserError(f"{where}: a seed must be at least 0 and at most {LARGEST_SEED}, not {seed}")
     examinations = [" with ".join([f"{e.experiment} on {e.split}", *e.reader]) for e in setup.examinations]
     _check_unique(examinations, f"{where}: two examinations", "leave one out")
-    for examination in setup.examinations:
-        _located(where, check_experiment, examination.experiment)
-        _located(where, check_name, examination.split, SPLITS, "split")
-        _located(where, examination.checked)
-        _located(where, check_splits, examination.by)
-        _located(where, check_tagger, examination.tagger)
-        _located(where, parse_stack, examination.reader or "static")
     config = from_dict(RunConfig, _settings(setup, where), where)
     _located(where, config.training.check)
     _located(where, check_synthetic, config.text)
+    model = _located(where, check_parts, config.model)
+    limited = model is not None and model.capabilities.maximum_length is not None
+    for examination in setup.examinations:
+        _located(where, check_name, examination.split, SPLITS, "split")
+        if not isinstance(examination.tagger, str):
+            raise UserError(f"{where}: tagger must be text, not {shown(examination.tagger)}")
+        # Where no length is given, only a model that reads so many tokens at once takes another than the usual one.
+        usual = examination if limited else replace(examination, context=examination.context_length)
+        _located(where, check_examination, usual)
     for reading in readings:
         _located(where, check_overrides, config.model, _located(where, reading.inference_overrides))
         if reading.lengths:

@@ -166,7 +166,8 @@ def expand(data: Any, source: str) -> Any:
 def _with_templates(data: dict, source: str) -> dict:
     templates: dict[str, dict] = {}
     entries = data["templates"]
-    if not isinstance(entries, dict):
+    named = isinstance(entries, dict) and all(isinstance(name, str) for name in entries)
+    if not named or not all(isinstance(entry, dict) for entry in entries.values()):
         raise UserError(f"{source}: templates must be entries of systems by name")
     for name, entry in entries.items():
         templates[name] = _extended(entry, templates, f"{source}: template {name}")
@@ -191,25 +192,26 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
 
 def _with_departures(data: dict, source: str) -> dict:
     entries = data.get("departures", {})
-    if not isinstance(entries, dict) or not all(map(_is_departure, entries.values())):
+    named = isinstance(entries, dict) and all(isinstance(name, str) for name in entries)
+    if not named or not all(map(_is_departure, entries.values())):
         raise UserError(
             f"{source}: departures must be sentences by name, or {{readers: [NAME], sentence: TEXT}} by name"
         )
-    named = {name: {"readers": [], "sentence": e} if isinstance(e, str) else e for name, e in entries.items()}
+    departures = {name: {"readers": [], "sentence": e} if isinstance(e, str) else e for name, e in entries.items()}
 
     def written_out(entry: Any, where: str) -> Any:
         if not isinstance(entry, dict) or not isinstance(entry.get("protocol"), list):
             return entry
-        if not named:
+        if not departures:
             raise UserError(f"{where}: protocol names departures, and the suite has none; write a sentence")
         for name in entry["protocol"]:
             try:
-                check_name(str(name), named, "departure")
+                check_name(str(name), departures, "departure")
             except UserError as error:
                 raise UserError(f"{where}: {error}") from None
-        departures = [named[name] for name in entry["protocol"]]
-        entry = entry | {"protocol": "; ".join(d["sentence"] for d in departures if not d["readers"])}
-        for departure in (d for d in departures if d["readers"]):
+        meant = [departures[str(name)] for name in entry["protocol"]]
+        entry = entry | {"protocol": "; ".join(d["sentence"] for d in meant if not d["readers"])}
+        for departure in (d for d in meant if d["readers"]):
             entry = _with_departure_of_readings(entry, departure, where)
         return entry
 

@@ -11,7 +11,8 @@ from backstory.config.errors import as_argument
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
-from backstory.papers.plan import SuiteRun, preparation
+from backstory.papers.plan import SuiteRun
+from backstory.papers.reader_commands import preparation
 from backstory.papers.suite import PlannedExamination, PlannedReading, Suite
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results import Result, result_or_none
