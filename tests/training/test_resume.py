@@ -401,6 +401,39 @@ def test_a_finished_run_goes_on_when_more_fine_tuning_is_accepted(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
+def newer(best: Path) -> None:
+    manifest = best / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 2}))
+
+
+def of_other_sizes(best: Path) -> None:
+    saved = read_checkpoint(best)
+    changed = {name: tensor[:1].clone() for name, tensor in saved.tensors["weights"].items()}
+    write_checkpoint(best.parent, best.name, {"weights": changed}, saved.documents)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            lambda best: (best / "weights.safetensors").write_bytes(b""),
+            r"put them back in .*checkpoints, or start again",
+        ),
+        (of_other_sizes, r"has shape.*put them back in .*checkpoints, or start again with --overwrite$"),
+        (newer, r"has a schema.*; use the version of backstory that wrote it$"),
+    ],
+    ids=["damaged", "of other sizes", "of a later version"],
+)
+def test_fine_tuning_needs_the_best_weights(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path, damage: Callable[[Path], object], says: str
+) -> None:
+    folder = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    damage(checkpoints(folder, "best")[0])
+    config = with_training(tiny_config, finetune_epochs=2, finetune_learning_rate=1.0)
+    with pytest.raises(UserError, match=says):
+        quietly(config, folder, mode="resume", accept=frozenset({"config"}))
+
+
 @pytest.mark.full
 def test_fewer_epochs_and_fine_tuning_accepted_inside_an_epoch(
     tiny_config: RunConfig, tiny_run: Path, quietly: Train, stop_after: StopAfter, tmp_path: Path
@@ -541,7 +574,7 @@ def test_a_checkpoint_of_another_version_is_refused(
     saved = read_checkpoint(newest)
     change(saved.documents["progress"])
     write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
-    refused(quietly, config, folder, "last-35 was saved by another version of backstory.*--overwrite")
+    refused(quietly, config, folder, r"last-35 was saved by another version of backstory((?!--overwrite).)*--out$")
 
 
 @pytest.mark.parametrize(

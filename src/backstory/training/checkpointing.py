@@ -25,6 +25,8 @@ from backstory.training.optimizers import WeightAverage, optimizer_state, saved_
 from backstory.training.progress import Progress
 
 START_AGAIN = "start again with --overwrite"
+ANOTHER_FOLDER = "train in another folder with --out"
+"""Remedy where the run may be whole, so that nothing may advise to replace it."""
 
 
 def pack(
@@ -161,7 +163,7 @@ class SavedRun:
             saved = {"threads": torch.get_num_threads() if saved.get("ranks") == 1 else 1, **saved}
         if checkpoint.documents.keys() != {"progress"} or not isinstance(saved, dict) or saved.keys() != hints.keys():
             raise UserError(
-                f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {START_AGAIN}"
+                f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {ANOTHER_FOLDER}"
             )
         if not all(conforms(saved[name], hint) for name, hint in hints.items()) or saved["threads"] < 1:
             raise UserError(
@@ -172,7 +174,7 @@ class SavedRun:
         except ValueError as error:
             raise UserError(
                 f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "
-                f"go on with that version, or {START_AGAIN}"
+                f"go on with that version, or {ANOTHER_FOLDER}"
             ) from None
 
     def document(self) -> dict[str, Any]:

@@ -336,10 +336,15 @@ class Trainer:
     def _begin_finetuning(self) -> None:
         """Continue with averaged SGD from the best weights, from the first step on (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
+        problem = (
+            f"fine-tuning has no weights to begin from: put them back in {self.folder.checkpoints}, or {START_AGAIN}"
+        )
         try:
             load_weights(self.model, read_best(self.folder, self.progress.best_epoch).tensors["weights"])
-        except (DamagedCheckpoint, ValueError) as error:
-            raise UserError(f"{error}; fine-tuning has no weights to begin from: {START_AGAIN}") from None
+        except DamagedCheckpoint as error:
+            raise error.as_user_error(problem) from None
+        except ValueError as error:
+            raise UserError(f"{error}; {problem}") from None
         self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
