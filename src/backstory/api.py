@@ -25,6 +25,7 @@ from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
+from backstory.config.small_file import user_path
 from backstory.config.strict import conforming
 from backstory.config.terminal import ProgressCallback
 from backstory.data import Dataset, Vocabulary
@@ -122,7 +123,7 @@ def train(
     if isinstance(recipe, RunConfig):
         original, name = conforming(recipe, "settings"), None
     else:
-        original, name = recipes.load(str(recipe)), Path(recipe)
+        original, name = recipes.load(str(recipe)), user_path(recipe)
     config = recipes.with_overrides(original, overrides or {})
     if corpus is not None or config.text.corpus != original.text.corpus:
         config = with_corpus(config, None if corpus is None else str(corpus), original)

@@ -56,6 +56,24 @@ def test_plugins_recipes_and_spaces_are_looked_up_there(home: Path, command: Com
     assert f"cannot read {home / 'none.yaml'}" in command("recipe", "check", "~/none.yaml").mistake()
 
 
+def test_a_run_takes_the_place_of_a_recipe(home: Path, desk: Path, tiny_run: Path, command: Command):
+    shutil.copytree(tiny_run, home / "run")
+    lines = (
+        ["recipe", "show", "~/run"],
+        ["recipe", "check", "~/run"],
+        ["recipe", "copy", "~/run", "copy.yaml"],
+        ["train", "~/run", "--resume"],
+        ["train", "--resume", "~/run"],
+        ["train", "--resume", "--out", "~/run"],
+    )
+    for line in lines:
+        outcome = command(*line)
+        assert outcome.code == 0, outcome.err
+    result = bs.train("~/run", mode="resume")
+    assert result is not None and result.run == home / "run"
+    assert not (desk / "~").exists()
+
+
 def test_a_folder_that_is_called_so_keeps_its_name(home: Path, desk: Path, tiny_run: Path, command: Command):
     shutil.copytree(tiny_run, desk / "~" / "run")
     named = pasted(Path("~/run"))

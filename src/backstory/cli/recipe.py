@@ -13,6 +13,7 @@ import yaml
 from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
 from backstory.config import RunConfig, UserError, pasted, recipes, to_dict
 from backstory.config.errors import refused
+from backstory.config.small_file import user_path
 from backstory.config.strict import changes
 from backstory.storage.atomic import write_atomically
 
@@ -82,7 +83,7 @@ def copy(arguments: Sequence[str]) -> int:
     """Write the recipe with its header, or the settings of a run, to a new file."""
     args = parse(CopyRecipeArguments, arguments, "recipe copy")
     recipes.check_has_settings(args.name)
-    if args.name not in recipes.names() and Path(args.name, recipes.CONFIG).is_file():
+    if args.name not in recipes.names() and Path(user_path(args.name), recipes.CONFIG).is_file():
         text = yaml.safe_dump(_applying(recipes.load(args.name)), sort_keys=False)
     else:
         text = recipes.text(args.name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -148,15 +149,15 @@ def run_first(arguments: Sequence[str]) -> list[str]:
     """
     words = list(arguments)
     if not words[0].startswith("-"):
-        return words
+        return [expanduser(words[0]), *words[1:]]
     after = words.index("--resume") + 1
     if words[after:] and not words[after].startswith("-"):
-        run = words.pop(after)
+        run = expanduser(words.pop(after))
         is_path = "/" in run or Path(run, recipes.CONFIG).exists()
         return [_as_folder(run), *words] if is_path else list(arguments)  # the name of a recipe comes first
     outs = [value for flag, value in pairwise(words) if flag == "--out"]
     outs += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
-    return [_as_folder(outs[-1]), *words] if outs and not outs[-1].startswith("-") else words
+    return [_as_folder(expanduser(outs[-1])), *words] if outs and not outs[-1].startswith("-") else words
 
 
 def _as_folder(run: str) -> str:
@@ -229,9 +230,10 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
         return None, list(arguments)
     if arguments[0].startswith("-"):
         raise UserError(f"the recipe comes first: `backstory {verb} RECIPE {arguments[0]} ...`")
-    check_utf8(arguments[0])
-    check_is_recipe(arguments[0], verb)
-    return arguments[0], list(arguments[1:])
+    recipe = expanduser(arguments[0])
+    check_utf8(recipe)
+    check_is_recipe(recipe, verb)
+    return recipe, list(arguments[1:])
 
 
 def check_is_recipe(recipe: str, verb: str) -> None:

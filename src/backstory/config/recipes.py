@@ -126,6 +126,7 @@ def load(name_or_path: str) -> RunConfig:
 
     Warns of a run that is called like a recipe and has other settings, which are taken.
     """
+    name_or_path = os.path.expanduser(name_or_path)  # a `Path` would make the recipe `demo` of the folder `./demo`
     check_has_settings(name_or_path)
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         config = from_file(RunConfig, settings, Path(name_or_path))
