@@ -123,6 +123,17 @@ def test_a_mistake_is_told_in_any_encoding_or_to_nobody(call: Streams, desk: Pat
     assert call("train", "caf\xe9", stdout=None)[1].startswith("backstory: there is no recipe 'caf\xe9'")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_bytes_that_nobody_takes(call: Streams, run_copy: Path) -> None:
+    line = ("compress", "short.txt", "--model", "run")
+    assert call(*line)[0] == 0
+    says = "backstory: cannot write to standard output: No space left on device; make room, or send it elsewhere\n"
+    for coding in ((*line, "--out", "-"), ("decompress", "short.txt.bks", "--model", "run", "--out", "-")):
+        code, err = call(*coding, stdout=full())
+        assert code == 2 and err.endswith(says) and err.count("\n") <= 2, err
+        assert [call(*coding, stdout=stream)[0] for stream in (unread(), None)] == [0, 0]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full 2>&1", "| true"])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

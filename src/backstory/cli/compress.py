@@ -15,7 +15,7 @@ from backstory.config import UserError
 from backstory.config.options import SAVE_EVERY, LoadOptions, Precision, ReadingOptions
 from backstory.config.small_file import user_path
 from backstory.config.strict import between
-from backstory.config.terminal import ProgressCallback, one_line, progress_bar
+from backstory.config.terminal import ProgressCallback, failure, one_line, plain, progress_bar
 
 if TYPE_CHECKING:
     from backstory.codec import Compressed
@@ -132,8 +132,6 @@ def output(out: str | None, file: str, default: str) -> Path | None:
 def hand_over(data: bytes, out: Path | None, line: str | None) -> None:
     """Write data without a file to standard output, and then a line, if there is one, where it is not in their way."""
     if out is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    if line is not None:
+        plain(sys.stdout).write_bytes(data)
+    if line is not None and failure() is None:
         print(line, file=sys.stderr if out is None else sys.stdout)

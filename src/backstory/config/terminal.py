@@ -89,7 +89,13 @@ class Tolerant:
     def flush(self) -> None:
         self._quietly(self.stream.flush)
 
-    def _quietly(self, call: Callable[..., object], *arguments: str) -> None:
+    def write_bytes(self, data: bytes) -> None:
+        """Write bytes as they are, after the text before them."""
+        self.flush()
+        self._quietly(self.stream.buffer.write, data)
+        self._quietly(self.stream.buffer.flush)
+
+    def _quietly(self, call: Callable[..., object], *arguments: str | bytes) -> None:
         if self.failure is not None:
             return
         try:
@@ -122,6 +128,10 @@ class Printed:
 
 class _Nowhere(io.TextIOBase):
     """Stream that discards everything, in place of a closed one."""
+
+    @property
+    def buffer(self) -> io.BytesIO:
+        return io.BytesIO()
 
     def write(self, text: str, /) -> int:
         return len(text)
