@@ -1,6 +1,7 @@
 """Figures show the data at the right positions, follow the page's theme, can share a page, and are reproducible."""
 
 import math
+import os
 import re
 import threading
 import xml.etree.ElementTree as ET
@@ -76,6 +77,15 @@ def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path"}):
         assert learning_curves([found]) == before
         assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_pictures_have_no_date(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read(run())
+    undated = {ending: learning_curves([found]).drawn(ending) for ending in ("svg", "pdf")}
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "x")
+    plot = learning_curves([found])
+    assert {ending: plot.drawn(ending) for ending in ("svg", "pdf")} == undated
+    assert os.environ["SOURCE_DATE_EPOCH"] == "x"
 
 
 def test_threads_draw_one_after_the_other_and_leave_the_users_style() -> None:

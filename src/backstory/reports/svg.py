@@ -1,6 +1,7 @@
 """Plot style shared by all figures, and conversion of matplotlib figures to SVG for light and dark pages."""
 
 import io
+import os
 import re
 import threading
 import warnings
@@ -115,6 +116,7 @@ def plot(draw: Draw, prefix: str, title: str, caption: str, hints: Mapping[str, 
         return Plot(title, inline(draw(WIDE), prefix, title, caption, hints), caption, prefix, draw, hints)
 
 
+DATE = "SOURCE_DATE_EPOCH"
 _STYLED = threading.RLock()
 """Held while matplotlib has the project's style."""
 
@@ -142,7 +144,13 @@ def style() -> Iterator[None]:
         matplotlib.rcParams.update(_STYLE)
         # matplotlib guesses the widths of letters that its font lacks; the browser has them
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
+        # matplotlib would date our pictures by it, and fail where it is no number
+        date = os.environ.pop(DATE, None)
+        try:
+            yield
+        finally:
+            if date is not None:
+                os.environ[DATE] = date
 
 
 def blank(width: float = WIDE, height: float = HEIGHT) -> "tuple[Figure, Axes]":
