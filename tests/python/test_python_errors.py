@@ -1,7 +1,9 @@
 """Errors of the Python API name arguments of its functions, and no flags."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import backstory as bs
@@ -90,3 +92,20 @@ def test_models_are_no_readers_and_no_recipes() -> None:
         bs.compare("hf:a", "hf:b")
     with pytest.raises(UserError, match="hf:a is a model of Hugging Face, which is read here, not trained"):
         bs.train("hf:a")
+
+
+def test_a_model_without_weights_is_named(tiny_run: Path, tmp_path: Path) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    model, ids = model.to("meta"), np.arange(100) % 5
+    text = tmp_path / "text.txt"
+    text.write_text("ann saw the tea\n", encoding="utf-8")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: bs.evaluate(model, text=text, tokenizer=vocabulary),
+        lambda: bs.examine(model, ids, maximum_context=5),
+        lambda: bs.audit(model, ids),
+    )
+    for call in calls:
+        with pytest.raises(
+            UserError, match=r"^the model is on the meta device.*; load them first, onto the CPU or a GPU$"
+        ):
+            call()

@@ -100,7 +100,10 @@ def unknown_corpus(vocabulary: Vocabulary, content: str | None = None) -> dict[s
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module inside `torch.compile` or a wrapper for several devices, which computes the same; others as is."""
+    """Return the module inside `torch.compile` or a wrapper for several devices, which computes the same; others as is.
+
+    Raises UserError for a model on the meta device, whose weights have no values.
+    """
     while isinstance(model, nn.Module):
         # By its name, as the import of the compiler takes seconds.
         inner = model._modules.get("_orig_mod")
@@ -109,6 +112,10 @@ def unwrapped(model: Any) -> Any:
         if inner is None:
             break
         model = inner
+    if isinstance(model, nn.Module) and any(parameter.is_meta for parameter in model.parameters()):
+        raise UserError(
+            "the model is on the meta device, where weights have no values; load them first, onto the CPU or a GPU"
+        )
     return model
 
 
