@@ -1,9 +1,11 @@
 """Backstory: language models that remember. `import backstory as bs`; everything heavy is imported when first used."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as that of `typing`, whose import takes long enough for Ctrl-C to end it with a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from backstory.api import (
         audit,
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("backstory")
     if name not in __all__:

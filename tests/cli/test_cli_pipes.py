@@ -17,6 +17,7 @@ from commands import SMALL, Command, Outcome, process
 from runs import contents
 from tiers import fast_then_full
 
+import backstory
 from backstory.cli.main import program
 from backstory.training.loop import Trainer
 
@@ -93,16 +94,20 @@ def test_an_interrupt_of_a_real_process(desk: Path, number: signal.Signals) -> N
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "backstory: interrupted\n")
 
 
-def test_an_interrupt_while_python_loads_the_program() -> None:
+@pytest.mark.parametrize("module", ["typing", "rich.console"])
+def test_an_interrupt_while_python_loads_the_program(module: str) -> None:
     code = (
         "import runpy, signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'rich.console': signal.raise_signal(signal.SIGINT)\n"
+        f"        if name == '{module}': signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         "runpy.run_module('backstory', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    # Without `site`, which may have loaded modules of Python before; libraries are where they are here.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(backstory.__file__).parents[1]), *sys.path])}
+    line = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
     # Python may end itself by the signal, for which a shell has the same number.
     assert done.returncode in (128 + signal.SIGINT, -signal.SIGINT)
     assert (done.stdout, done.stderr) == ("", "backstory: interrupted\n")

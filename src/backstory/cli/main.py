@@ -1,23 +1,24 @@
 """`backstory VERB ...`: run a verb, and turn errors into one line and an exit code. Imports no torch itself."""
 
-import importlib
-import os
-import re
-import signal
 import sys
-import time
-import warnings
-from collections.abc import Sequence
-from typing import NoReturn
 
 try:
+    import importlib
+    import os
+    import re
+    import signal
+    import time
+    import warnings
+    from collections.abc import Sequence
+    from typing import NoReturn
+
     from backstory.config.errors import NonFiniteError, UserError, check_name, damaged_bytecode, out_of_memory, refused
     from backstory.config.plugin_files import beside_plugins, load_plugins, of_plugin, split_plugins
     from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
     from backstory.config.terminal import failure, printing
 except KeyboardInterrupt:  # before there is a handler for it
     print("backstory: interrupted", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+    sys.exit(130)  # 128 + SIGINT
 
 AFTER_FIRST = 10.0
 """Seconds that another rank of this machine waits after an error for the first one to end with it."""
