@@ -1,5 +1,6 @@
 """`backstory generate RUN --prompt TEXT`: continue a prompt with a trained model, printing each word as it is sampled."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE
 
-    prompt = args.prompt
+    prompt, stop = typed_as_utf8(args.prompt), tuple(map(typed_as_utf8, args.stop))
     if prompt == "-":
         data = typed_text().read(LARGEST + 1)
         if len(data) > LARGEST:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     elif len(prompt) < 256 and "\0" not in prompt and Path(prompt).is_file():
         line = f"the prompt is the name of a file; `--prompt - < {pasted(prompt)}` takes its text"
         print(f"backstory: {line}", file=sys.stderr)
-    options: dict[str, Any] = vars(args) | {"prompt": prompt, "reader": args.reader or None}
+    options: dict[str, Any] = vars(args) | {"prompt": prompt, "stop": stop, "reader": args.reader or None}
     del options["json"]
     if args.json:
         text = "".join(generate(**options))
@@ -85,3 +86,11 @@ def main(arguments: Sequence[str]) -> int:
     if args.save:
         print(f"saved in {args.run / SAMPLE}, for `backstory report`", file=sys.stderr)
     return 0
+
+
+def typed_as_utf8(text: str) -> str:
+    """Return an argument that is a text as a terminal sends it, in UTF-8, also where Python took it for ASCII (LC_ALL=C)."""
+    try:
+        return os.fsencode(text).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # it was not typed
+        return text
