@@ -4,11 +4,13 @@
         ptb-small --data-dir DATA --training.epochs 3 --training.finetune-epochs 0
 
 BEFORE and AFTER are checkouts of this repository; what follows `--` are the arguments of `backstory train`. The trainings of a
-seed take turns; one that is finished in --runs is not repeated. The table gives, for each epoch, the mean validation perplexity
-of the seeds, and the smallest and largest ratio of a seed's two perplexities. With --out it is also written as JSON.
+seed take turns; one that is finished in --runs is not repeated, unless the code or the arguments have changed. The table gives,
+for each epoch, the mean validation perplexity of the seeds, and the smallest and largest ratio of a seed's two perplexities.
+With --out it is also written as JSON.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from figures import write
 
+from backstory.storage.atomic import sha256
 from backstory.storage.provenance import commit_of
 
 
@@ -26,7 +29,7 @@ def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> tuple[
 
     Returns the mean loss of the first steps that the log sums up, and the validation perplexity after each epoch.
     """
-    folder = runs / f"{commit(checkout)}-{seed}"
+    folder = runs / f"{commit(checkout)}-{digest(checkout, arguments)[:12]}-{seed}"
     done = runs / f"{folder.name}.done"
     if not done.exists():
         command = [sys.executable, "-m", "backstory", "train", *arguments, "--seed", str(seed), "--out", str(folder)]
@@ -41,6 +44,15 @@ def curve(checkout: Path, seed: int, runs: Path, arguments: list[str]) -> tuple[
 def commit(checkout: Path) -> str:
     """Return the commit of a checkout, shortened, with `+changes` if its code is edited."""
     return commit_of(checkout / "src" / "backstory") or sys.exit(f"{checkout} is no checkout of this repository")
+
+
+def digest(checkout: Path, arguments: list[str]) -> str:
+    """Return the SHA-256 (hex) of a checkout's code and of the arguments of its trainings: edited code is trained again."""
+    hashed = hashlib.sha256(json.dumps(arguments).encode())
+    for path in sorted((checkout / "src").rglob("*")):
+        if path.suffix in (".py", ".yaml"):
+            hashed.update(f"{path.relative_to(checkout)} {sha256(path)}\n".encode())
+    return hashed.hexdigest()
 
 
 def main() -> None:
