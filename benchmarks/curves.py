@@ -50,7 +50,7 @@ def digest(checkout: Path, arguments: list[str]) -> str:
     """Return the SHA-256 (hex) of a checkout's code and of the arguments of its trainings: edited code is trained again."""
     hashed = hashlib.sha256(json.dumps(arguments).encode())
     for path in sorted((checkout / "src").rglob("*")):
-        if path.suffix in (".py", ".yaml"):
+        if path.suffix in (".py", ".yaml", ".c"):
             hashed.update(f"{path.relative_to(checkout)} {sha256(path)}\n".encode())
     return hashed.hexdigest()
 

@@ -197,6 +197,10 @@ def test_the_last_crossing_is_that_of_a_plain_loop(effects: list[float]) -> None
     assert older == ContextRecord(context=None if first == len(effects) else first, more_context_hurts=False)
 
 
+def test_a_value_that_older_results_lack_is_printed_by_its_name() -> None:
+    assert repr(ContextRecord(context=99)).startswith("ContextRecord(context=99, low=ABSENT, high=ABSENT, ")
+
+
 def test_the_interval_holds_it_where_every_context_is_at_the_threshold() -> None:
     # Each context but the last misses by a hair, so that many resamples find the first of them good, and all after it.
     contexts = tuple(range(1, 12))

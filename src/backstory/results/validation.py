@@ -32,6 +32,9 @@ class Absent(Enum):
 
     ABSENT = "absent"
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 ABSENT = Absent.ABSENT
 
