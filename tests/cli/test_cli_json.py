@@ -119,6 +119,7 @@ def test_a_sweep_prints_json(command: Command, desk: Path) -> None:
     assert len(json.loads(made.out)["figures"]["trials"]) == len(json.loads(shown.out)["figures"]["trials"]) == 1
 
 
+@pytest.mark.full
 def test_the_checks_of_a_plugin_are_json(desk: Path) -> None:
     """Runs in a process of its own, because what a plugin registers stays registered."""
     (code,) = re.findall(r"```python \S+\n((?:(?!```).)*class Sure.*?)```", PAGE.read_text(encoding="utf-8"), re.S)

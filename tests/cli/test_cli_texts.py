@@ -166,6 +166,7 @@ def test_a_terminal_without_the_character_is_no_reason_to_stop(desk: Path, run_c
     assert (done.returncode, done.stdout, done.stderr) == (0, "caf?\n", "")
 
 
+@pytest.mark.full
 def test_a_prompt_is_utf8_in_any_locale(desk: Path, run_copy: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "backstory", "generate", "run", "--prompt", "ann caf\u00e9", "--tokens", "2"]

@@ -119,7 +119,7 @@ def read_alone(reader: Reader, context: np.ndarray, target: int) -> float:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "memory"),
-    product(REMEMBERING, [1, 3_000_000, 1 << 40]),
+    list(product(REMEMBERING, [1, 3_000_000, 1 << 40])),
 )
 def test_what_remembers_is_asked_with_the_context_alone_in_memory(name: str, memory: int) -> None:
     reader, (contexts, targets) = REMEMBERING[name](), questions()

@@ -53,6 +53,7 @@ def test_lines_of_penn_treebank_are_as_long_as_published(data_folder: Path) -> N
         assert len(ids) / np.count_nonzero(ids == end) - 1 == pytest.approx(20.9, abs=0.05)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_cache")
 def test_wikitext_articles_begin_with_their_titles(data_folder: Path) -> None:
     data = prepare(TextConfig(corpus="wikitext-2"), data_folder)

@@ -45,6 +45,7 @@ def test_it_is_the_same_every_time(cache_folder: Path, tmp_path: Path, monkeypat
     assert sums[0] == sums[1]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_cache")
 def test_documents_are_titled_and_told_apart() -> None:
     sources = stdlib.sources()

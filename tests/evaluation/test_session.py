@@ -78,7 +78,7 @@ def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "reader"),
-    product(TOKENIZERS, ["static", "doubtful", "learning", "learning+doubtful"]),
+    list(product(TOKENIZERS, ["static", "doubtful", "learning", "learning+doubtful"])),
 )
 def test_a_file_reads_as_evaluate_reads_it(name: str, reader: str, tokenized_run: Runs, text: Path) -> None:
     if name == "pieces":  # which may stretch over several line ends
@@ -267,7 +267,7 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "saves"),
-    product(["words", "regex", "characters", "pieces"], [1, 2, 3]),
+    list(product(["words", "regex", "characters", "pieces"], [1, 2, 3])),
 )
 def test_a_killed_session_goes_on_after_the_line_that_it_says(
     name: str, saves: int, tokenized_run: Runs, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,7 +102,7 @@ def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "place"),
-    product(CORES, [(0, None), (7, None), (251, None), (300, 4)]),
+    list(product(CORES, [(0, None), (7, None), (251, None), (300, 4)])),
 )
 def test_every_figure_is_the_memory_s(
     kind: str, place: tuple[int, int | None], runs_of: dict[str, Path], tiny_config: RunConfig, tmp_path: Path

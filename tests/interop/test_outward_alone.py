@@ -159,7 +159,8 @@ def test_what_cannot_be_given_is_refused() -> None:
         model()
 
 
-@pytest.mark.parametrize("kind", fast_then_full(KINDS, ["lstm, untied", "pointer"]))
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("types", [TYPES + 4, TYPES - 2])
 def test_a_vocabulary_is_resized(kind: str, types: int, tmp_path: Path) -> None:
     model, ids = wrapped(kind), random_ids(2, 9).clamp(max=TYPES - 3)

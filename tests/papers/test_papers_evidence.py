@@ -47,6 +47,7 @@ def test_every_printed_value_figure_finding_and_claim_has_a_line(rows: list[Evid
             assert sentence in items
 
 
+@pytest.mark.full
 def test_another_protocol_never_says_no_and_names_how_it_differs(rows: list[EvidenceRow]) -> None:
     measured = [row for row in rows if row.protocol.startswith("no: ")]
     assert len(measured) > 50

@@ -357,6 +357,7 @@ def test_there_is_no_effective_context_where_more_context_hurts() -> None:
     assert far["verdict"] == NO, "300 tokens are not as good as all: they are better"
 
 
+@pytest.mark.full
 def test_an_older_result_s_effective_context_is_read_by_its_present_definition(as_published: dict[str, Any]) -> None:
     found = copy.deepcopy(as_published)
     for record in found.values():

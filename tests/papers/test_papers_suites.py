@@ -488,7 +488,7 @@ BAD = {
     ),
     "a preparation's value": (
         system(prepare=["train --skip few"]),
-        r"system plain: prepare 'train --skip few': --skip must be a whole number, not 'few'",
+        r"system plain: prepare 'train --skip few': --skip must be a whole number or none, not 'few'",
     ),
     "a preparation of help": (
         system(prepare=["tune --help"]),

@@ -79,6 +79,7 @@ def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -
         assert matplotlib.rcParams["font.size"] == 30
 
 
+@pytest.mark.full
 def test_pictures_have_no_date(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(run())
     undated = {ending: learning_curves([found]).drawn(ending) for ending in ("svg", "pdf")}

@@ -63,7 +63,7 @@ def test_it_resumes_to_what_it_would_have_been(
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("optimizer", "kind", "steps"),
-    product(("adam", "nadam", "sgd"), (SpanBufferConfig, AuxiliarySoftmaxConfig), (0, 1, 2)),
+    list(product(("adam", "nadam", "sgd"), (SpanBufferConfig, AuxiliarySoftmaxConfig), (0, 1, 2))),
 )  # fmt: skip
 def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path,
