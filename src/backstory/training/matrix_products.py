@@ -31,11 +31,6 @@ class Product(NamedTuple):
     columns: int
     times: int = 1
 
-    @property
-    def operations(self) -> int:
-        """Multiplications and additions."""
-        return 2 * self.rows * self.inner * self.columns * self.times
-
 
 def step_products(config: RunConfig, targets: Tensor, types: int) -> list[Product] | None:
     """Return the products of a step on a segment with these targets (B, T), of V = `types` words.
