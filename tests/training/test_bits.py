@@ -29,7 +29,7 @@ def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: 
     trained = train(dataclasses.replace(tiny_config, text=text), folder, console=Console(file=said)).figures
     valid = trained.valid_nats / math.log(2)
     line = next(line for line in said.getvalue().splitlines() if line.startswith("epoch"))
-    assert f"train bits per {unit}" in line and f"valid   {valid:.4f}" in line and "perplexity" not in line
+    assert f"train bits per {unit}" in line and f"valid {valid:7.4f}" in line and "perplexity" not in line
     result = evaluate(folder)
     figures = result.figures
     assert figures.bits_per_token == figures.nats_per_token / math.log(2)
