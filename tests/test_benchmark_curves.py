@@ -1,23 +1,18 @@
 """The comparison of learning curves trains again what has changed since."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+import scripts
 
 
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("curves", BENCHMARKS / "curves.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(str(scripts.ROOT / "benchmarks"))
+    module = scripts.load("benchmarks/curves.py")
     monkeypatch.delitem(sys.modules, "figures", raising=False)
     return module
 

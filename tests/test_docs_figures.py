@@ -1,22 +1,15 @@
 """Every measured number in README, docs, CHANGELOG and the heads of recipes and grids has a source that agrees with it."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+import scripts
 
 
 @pytest.fixture(scope="module")
 def figures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("docs/figures.py", "docs_figures")
 
 
 @pytest.fixture(scope="module")

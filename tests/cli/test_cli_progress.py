@@ -52,7 +52,7 @@ raise SystemExit(main(sys.argv[1:]))
 
 @pytest.mark.full
 @pytest.mark.usefixtures("run_copy")
-@pytest.mark.parametrize("line", list(SLOW))
+@pytest.mark.parametrize("line", SLOW)
 def test_a_slow_command_says_what_it_does_before_it_loads_what_is_slow(line: str) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -1,23 +1,16 @@
 """The path from `evaluate` to the first block is short and avoids parts that the model lacks."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "walk.py"
 MOST_CALLS = 25
 
 
 @pytest.fixture
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("walk", PATH)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["walk"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("benchmarks/walk.py")
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "train"])

@@ -1,12 +1,12 @@
 """benchmarks/dual_tuned.py: searches of plain modules, connection and control alike, and the suite that uses what they find."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import scripts
 import yaml
 
 from backstory.cli.sweep import SweepArguments
@@ -18,17 +18,12 @@ from backstory.results import ReproductionFigures, result_at
 from backstory.tuning import space as spaces
 from backstory.tuning.space import draw, parameters
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DROPOUTS = ("input_dropout", "output_dropout")
 
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("dual_tuned", BENCHMARKS / "dual_tuned.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("benchmarks/dual_tuned.py")
 
 
 @pytest.fixture

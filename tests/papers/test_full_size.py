@@ -1,6 +1,5 @@
 """benchmarks/full_size.py: a suite in the minutes that one has, and weights that travel in parts."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -8,23 +7,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 import torch
 from small_suites import suite, write
 
 from backstory.cli.main import main
 from backstory.runs import run as runs
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
 def full_size(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("full_size", BENCHMARKS / "full_size.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(scripts.ROOT / "benchmarks"))
+    return scripts.load("benchmarks/full_size.py")
 
 
 def test_a_run_travels_in_parts(

@@ -1,6 +1,5 @@
 """benchmarks/gpu.py: steps that fail or hang leave their logs, and the steps after them are run."""
 
-import importlib.util
 import os
 import sys
 import tarfile
@@ -9,8 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+import scripts
 
 REPRODUCES = """#!/bin/sh
 while [ "$1" != --out ]; do shift; done
@@ -26,11 +24,7 @@ sleep 60 & wait
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu", module)
-    spec.loader.exec_module(module)
+    module = scripts.load("benchmarks/gpu.py")
     monkeypatch.setattr(module, "missing", lambda environment: [])
     return module
 
@@ -127,5 +121,5 @@ def test_its_steps_name_what_is_there(gpu: ModuleType, tmp_path: Path) -> None:
     for step in [*gpu.steps(False, tmp_path), *gpu.steps(True, None)]:
         for part in step.command:
             if part.startswith(("benchmarks/", "tests/")):
-                assert (SCRIPT.parents[1] / part.partition("::")[0]).is_file()
+                assert (scripts.ROOT / part.partition("::")[0]).is_file()
     assert len([part for part in gpu.tests() if part.endswith("_cuda.py")]) == 3

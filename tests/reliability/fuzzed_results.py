@@ -1,7 +1,6 @@
 """Damaged and foreign result files are shown, or named with the reason while the rest is shown."""
 
 import copy
-import importlib.util
 import io
 import json
 import random
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import scripts
 from calling import Hung, call, within
 from rich.console import Console
 
@@ -210,11 +210,7 @@ def _starts() -> dict[str, Any]:
 
 def _module(name: str) -> Any:
     """A module beside the tests of reports; `conftest` is the name of others, too."""
-    spec = importlib.util.spec_from_file_location(f"reports_{name}", ROOT / "tests" / "reports" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load(f"tests/reports/{name}.py", f"reports_{name}")
 
 
 def _real(name: str) -> Any:

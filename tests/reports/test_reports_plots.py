@@ -81,10 +81,10 @@ def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -
 
 @pytest.mark.full
 def test_pictures_have_no_date(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read(run())
-    undated = {ending: learning_curves([found]).drawn(ending) for ending in ("svg", "pdf")}
+    results = read(run())
+    undated = {ending: learning_curves([results]).drawn(ending) for ending in ("svg", "pdf")}
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "x")
-    plot = learning_curves([found])
+    plot = learning_curves([results])
     assert {ending: plot.drawn(ending) for ending in ("svg", "pdf")} == undated
     assert os.environ["SOURCE_DATE_EPOCH"] == "x"
 
