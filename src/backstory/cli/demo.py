@@ -72,8 +72,11 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
     read = []
     for name, folder, reader in systems:
         with progress_bar(f"reading test, {name}") as progress:
-            read.append(evaluate(folder, split="test", reader=reader, progress=progress).figures)
-        print(fitted(_perplexity(name, read)))
+            figures = evaluate(folder, split="test", reader=reader, progress=progress).figures
+        if not read:
+            print(fitted(_words_read(figures)))
+        print(fitted(_perplexity(name, figures)))
+        read.append(figures)
     print(fitted(_gains(read)))
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
     examined = []
@@ -156,14 +159,14 @@ def _began_with(folder: Path, other: Path) -> bool:
     return begun is not None and trained is not None and begun.get("weights") == trained.provenance.weights
 
 
-def _perplexity(name: str, results: Sequence["EvaluationFigures"]) -> str:
-    """Return the line of the last result; above the first, over which words they all are."""
-    figures = results[-1]
+def _words_read(figures: "EvaluationFigures") -> str:
     unknown = figures.unknown_among(figures.tokens).phrase()
-    words = f"  perplexity per {figures.unit} over {figures.tokens:,} {figures.unit}s{unknown and f', {unknown}'}:\n"
+    return f"  perplexity per {figures.unit} over {figures.tokens:,} {figures.unit}s{unknown and f', {unknown}'}:"
+
+
+def _perplexity(name: str, figures: "EvaluationFigures") -> str:
     assert figures.audit is not None
-    audit = figures.audit.in_words()
-    return f"{words if len(results) == 1 else ''}  {name:<18}  {bounded(figures.perplexity):>6}, audit {audit}"
+    return f"  {name:<18}  {bounded(figures.perplexity):>6}, audit {figures.audit.in_words()}"
 
 
 def _gains(results: Sequence["EvaluationFigures"]) -> str:

@@ -83,7 +83,7 @@ def copy(arguments: Sequence[str]) -> int:
     """Write the recipe with its header, or the settings of a run, to a new file."""
     args = parse(CopyRecipeArguments, arguments, "recipe copy")
     recipes.check_has_settings(args.name)
-    if args.name not in recipes.names() and Path(user_path(args.name), recipes.CONFIG).is_file():
+    if args.name not in recipes.names() and (user_path(args.name) / recipes.CONFIG).is_file():
         text = yaml.safe_dump(_applying(recipes.load(args.name)), sort_keys=False)
     else:
         text = recipes.text(args.name)
