@@ -1,5 +1,6 @@
 """The two tiers of tests: some cases, seeds and examples in every run, and all of them with `--full`."""
 
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,3 +27,8 @@ def marked_full(case: Any) -> Any:
 def several(fast: int, full: int) -> int:
     """Return the number of seeds or examples for this run."""
     return full if FULL else fast
+
+
+def half_of(name: str) -> int:
+    """Return the half of the long tests, 1 or 2, to which the test of this name always belongs."""
+    return zlib.crc32(name.encode()) % 2 + 1
