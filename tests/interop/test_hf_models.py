@@ -1,5 +1,6 @@
 """Hugging Face models of many kinds score as their own code does, however the text is cut, padded or gone on with."""
 
+import inspect
 import warnings
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from backstory.config.readers import CacheSettings, DynamicSettings, EnsembleSet
 from backstory.context.scorer import ReaderScorer
 from backstory.evaluation import Audit, block_count, read
 from backstory.interop.hf_model import Finish, Finished, OutputLayer
+from backstory.interop.model_checks import wrap
 from backstory.models import LanguageModel, clone, flatten, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
@@ -225,6 +227,21 @@ def test_a_model_without_a_cache_is_not_said_to_have_one() -> None:
         assert foreign.wrapped("OpenAIGPT", TYPES, n_positions=64, n_embd=16, n_layer=1, n_head=2).way == "whole"
 
 
+def test_a_cache_is_found_by_its_newer_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    causal = foreign.causal("Llama", TYPES)
+    plain = causal.forward
+    older = "past_key_values" in inspect.signature(plain).parameters
+
+    def renamed(input_ids: Tensor, cache: object = None, use_cache: bool = True) -> object:
+        result = plain(input_ids=input_ids, use_cache=use_cache, **{"past_key_values" if older else "cache": cache})
+        if older:
+            result.cache = result.past_key_values
+        return result
+
+    monkeypatch.setattr(causal, "forward", renamed)
+    assert wrap(causal, "it").way == "blocks"
+
+
 def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     causal = foreign.causal("Llama", TYPES)
     plain = causal.forward
@@ -233,8 +250,6 @@ def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(input_ids=input_ids, use_cache=use_cache)
 
     monkeypatch.setattr(causal, "forward", forgetful)
-    from backstory.interop.model_checks import wrap
-
     with pytest.warns(UserWarning, match="read again with up to 64 tokens before it"):
         model = wrap(causal, "it")
     tokens = text(2, 20)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from backstory.config import UserError, to_dict
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.generation import filtered
-from backstory.interop.exported.model import StateCache, tensors_of
+from backstory.interop.exported.model import CACHE, StateCache, tensors_of
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, composed
 from backstory.readers import StaticReader
 from backstory.runs.run import weights
@@ -180,8 +180,17 @@ def test_nothing_is_gone_on_with_from_the_start(model: BackstoryForCausalLM) -> 
 def test_generation_goes_on_from_a_cache(model: BackstoryForCausalLM) -> None:
     ids = random_ids(2, 5)
     begun = model.generate(ids, max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
-    on = model.generate(begun.sequences, past_key_values=begun.past_key_values, max_new_tokens=6, do_sample=False)
+    on = model.generate(begun.sequences, **{CACHE: begun[CACHE]}, max_new_tokens=6, do_sample=False)
     assert torch.equal(on, model.generate(ids, max_new_tokens=12, do_sample=False))
+
+
+def test_the_cache_has_both_names(model: BackstoryForCausalLM) -> None:
+    ids = random_ids(2, 9)
+    with torch.no_grad():
+        begun = model(ids[:, :4])[CACHE]
+        ways = [model(ids[:, 4:], **{name: begun}).logits for name in ("cache", "past_key_values")]
+        for logits in ways:
+            assert torch.allclose(logits, model(ids).logits[:, 4:], atol=1e-6)
 
 
 def test_what_is_drawn_from_is_ours(model: BackstoryForCausalLM) -> None:

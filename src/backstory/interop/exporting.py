@@ -146,7 +146,7 @@ def model_card(run: Run) -> str:
             "backstory.interop` takes the place of `trust_remote_code=True`. A reader (a cache, dynamic evaluation) is no part "
             "of the model, and is not here.",
             "",
-            "Logits are log-probabilities: they are normalised already. `past_key_values` is the recurrent state.",
+            "Logits are log-probabilities: they are normalised already. The cache is the recurrent state.",
             "",
             "There is no dropout: `model.train()` changes nothing, so fine-tuning soon overfits a small text. `backstory train "
             "RECIPE --init-from RUN` trains on with the dropouts and regularizers of the recipe.",

@@ -23,8 +23,8 @@ from backstory.models.prediction import scored_once
 
 WHOLE = 1024
 """Maximum context of a model without a usable cache, unless its settings say less, because every block rereads it."""
-CACHES = ("past_key_values", "cache_params", "state", "mems")
-"""Names of the cache in models."""
+CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")
+"""Names of the cache in models; from transformers 5.24 on it is `cache`."""
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length", "max_target_positions")
 """Names of the longest text in settings."""
 

@@ -16,6 +16,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from backstory.interop.exported.buffers import AUXILIARY
 from backstory.interop.exported.cores import CORES, Settings, State
 
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""Name of the cache that `forward` takes and returns: `past_key_values` before transformers 5.24."""
+
 
 class BackstoryConfig(PretrainedConfig):
     """A language model by its parts: `parts` is the `model` section of a recipe of Backstory, in plain values."""
@@ -184,12 +187,14 @@ def tensors_of(state: State) -> Iterator[Tensor]:
 
 @dataclass
 class StateCache:
-    """Value of `past_key_values`: the state of B rows, a tree of tensors with B first, after so many columns."""
+    """The cache of `forward` and `generate`: the state of B rows, a tree of tensors with B first, after so many columns."""
 
     state: State
     length: int
     """Columns of `input_ids` that were passed, padding included."""
     is_compileable = False
+    is_linear = (False,)
+    """For transformers from 5.24 on: the cache knows how many tokens are in it."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many tokens are in it, as any cache does."""
@@ -282,10 +287,12 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache: StateCache | None = None,
         **kwargs: Any,
     ) -> Any:
         """Read tokens (B, T), or their vectors (B, T, E), from a cache, or from the start.
 
+        The cache is `cache`, or `past_key_values` as transformers before 5.24 names it.
         A token whose `attention_mask` (B, T, or that of all columns so far) is 0 is not read: the row's state stays as it was,
         so that a row that is padded on the left begins at its own first token. There the logits are those of a uniform
         distribution, and hidden states are 0. `logits` is (B, T, V), or (B, K, V) of the last K positions with
@@ -299,7 +306,8 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("this model has no attentions to give; leave output_attentions out")
         embedded = self.model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         rows, columns = embedded.shape[:2]
-        state = self.model.start(rows, embedded.detach()) if past_key_values is None else past_key_values.state
+        cache = past_key_values if cache is None else cache
+        state = self.model.start(rows, embedded.detach()) if cache is None else cache.state
         mask = None if attention_mask is None else attention_mask[:, -columns:].to(embedded.device).bool()
         by_position = isinstance(logits_to_keep, Tensor)
         last = columns if by_position else min(logits_to_keep or columns, columns)
@@ -314,11 +322,11 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         past = None
         if self.config.use_cache if use_cache is None else use_cache:
-            past = StateCache(state, columns + (0 if past_key_values is None else past_key_values.length))
+            past = StateCache(state, columns + (0 if cache is None else cache.length))
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         shown = hidden if output_hidden_states else None
-        result = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past, hidden_states=shown)  # type: ignore[arg-type]
+        result = CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=shown, **{CACHE: past})  # type: ignore[arg-type]
         return result if (self.config.return_dict if return_dict is None else return_dict) else result.to_tuple()
 
     def _read_masked(
