@@ -16,6 +16,7 @@ from filelock import lock_descriptor
 from runs import contents, outcome, with_training
 
 from backstory.config import RunConfig, UserError
+from backstory.config.errors import NoDisk
 from backstory.storage import lock
 from backstory.storage.lock import LOCK, held, locked
 
@@ -172,6 +173,19 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
     told = pytest.raises(UserError, match="cannot write to /proc/x: No such file or directory; choose another")
     with told, locked(Path("/proc/x"), "training", "--out"):
         pass
+
+
+def test_a_disk_without_room_for_a_lock_is_told_and_no_folder_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(os, "open", full)
+    told = pytest.raises(NoDisk, match=r"cannot write to .*\.lock: No space left on device; make room on that disk")
+    with told, locked(tmp_path / "new" / "run", "training", "--out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_whether_a_folder_is_held_is_seen_from_other_processes(tmp_path: Path) -> None:

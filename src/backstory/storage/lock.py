@@ -1,12 +1,13 @@
 """Exclusive locks: one piece of work at a time in a folder, freed by the system however that work ends."""
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from backstory.config.errors import UserError
+from backstory.config.errors import REMEDIES, UserError, refused
 
 try:
     import fcntl
@@ -31,14 +32,16 @@ def locked(folder: Path, work: str, option: str) -> Iterator[Callable[[], bool]]
     it cannot be written to. Where the file system has no locks, the block runs unguarded.
     """
     new_folders = [f for f in (folder, *folder.parents) if not f.exists()]
-    descriptor = _acquire(folder, work, option)
     try:
-        yield lambda: _is_open_at(descriptor, folder / LOCK)
+        descriptor = _acquire(folder, work, option)
+        try:
+            yield lambda: _is_open_at(descriptor, folder / LOCK)
+        finally:
+            # Removed while it is still held: a process that opened it before sees in `_acquire` that its name is gone.
+            if _is_open_at(descriptor, folder / LOCK):
+                (folder / LOCK).unlink(missing_ok=True)
+            os.close(descriptor)
     finally:
-        # Removed while it is still held: a process that opened it before sees in `_acquire` that its name is gone.
-        if _is_open_at(descriptor, folder / LOCK):
-            (folder / LOCK).unlink(missing_ok=True)
-        os.close(descriptor)
         for path in new_folders:  # from the innermost on, up to the first that is not empty
             try:
                 path.rmdir()
@@ -108,6 +111,8 @@ def _acquire(folder: Path, work: str, option: str) -> int:
             # Another start may just have been refused and have removed the folder that it made.
             if isinstance(error, FileNotFoundError) and attempts < ATTEMPTS:
                 continue
+            if error.errno in REMEDIES and error.errno != errno.EROFS:  # a full disk: another folder is no remedy
+                raise refused(error, folder) from None
             raise UserError(
                 f"cannot write to {folder}: {error.strerror}; choose another folder with {option}"
             ) from None
