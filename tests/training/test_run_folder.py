@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -217,6 +218,26 @@ def test_a_disk_that_fails_later_is_told_with_what_to_do(
     monkeypatch.setattr(MetricsLog, "write", full)
     with pytest.raises(UserError, match=r"cannot write to .*out: No space left on device; .* go on with .*--resume"):
         quietly(tiny_config, tmp_path / "out")
+
+
+def test_a_disk_that_fills_up_after_the_settings_is_told_with_what_to_do(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def full(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name == "checkpoints":
+            raise OSError(28, "No space left on device", str(path))
+        make(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        with pytest.raises(
+            UserError, match=r"checkpoints: No space left .*, and go on with the same command and --resume"
+        ):
+            quietly(tiny_config, tmp_path / "out")
+    quietly(tiny_config, tmp_path / "out", mode="resume")
+    assert (tmp_path / "out" / "result.json").exists()
 
 
 def test_resuming_says_where_it_goes_on(tiny_config: RunConfig, finished: Path) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, to_dict
 from backstory.config.arguments import checked
 from backstory.config.clock import CLOCK
-from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
+from backstory.config.errors import AGAIN, NoDisk, NoMemory, check_utf8, refused
 from backstory.config.process import Stopped, StopRequest
 from backstory.config.small_file import resolved
 from backstory.config.strict import conforming
@@ -118,7 +118,8 @@ def train(
         announce_training(console, trainer, mode, choice)
         # Otherwise a run killed before its provenance names the other run would be resumed without those weights.
         begun = None if initial_run is None else _provenance(trainer, changed, initial_run)
-        trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
+        with _explained_failures(RunFolder(out, in_place)):
+            trainer.folder = open_folder(out, config, mode, in_place, begun and _as_json(begun))
         if finished is not None:
             return finished
         with _explained_failures(trainer.folder):
@@ -241,7 +242,9 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
     except OSError as error:
         folder.check_in_place()
         remedy = _how_to_go_on(folder)
-        refusal = refused(error, folder.path, f"{remedy}: what was saved before is whole")
+        refusal = refused(
+            error, folder.path, remedy if remedy == AGAIN else f"{remedy}: what was saved before is whole"
+        )
         if not isinstance(refusal, NoDisk | NoMemory):
             refusal = UserError(f"{refusal}; see to it, and {remedy}")
         raise refusal from None
@@ -249,6 +252,8 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 
 def _how_to_go_on(folder: RunFolder) -> str:
     """Return the remedy of a training that was stopped; one that is resumed takes no weights of another run."""
+    if not folder.config.is_file():  # it is no run yet
+        return AGAIN
     begun = first_provenance(folder).get(INIT_FROM)
     return f"go on with the same command {'and --resume' if begun is None else 'with --resume in place of --init-from'}"
 
