@@ -1,5 +1,6 @@
 """A compression that is stopped or killed and then resumed writes the same file as an uninterrupted one."""
 
+import errno
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import backstory.codec.code_checkpoint as code_checkpoint
 from backstory.cli.main import main
 from backstory.codec import compress, decompress
 from backstory.config import SpanBufferConfig, UserError
+from backstory.config.errors import NoDisk
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.readers.saved_reading import save_reading
@@ -135,6 +137,21 @@ def test_a_compression_that_is_killed_again_and_again(
     assert kills >= 10
     assert out.read_bytes() == expected
     assert {path.name for path in tmp_path.iterdir()} <= {"out.bks", "out.bks.part"}
+
+
+def test_a_full_disk_leaves_what_was_coded_to_be_resumed(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    data, out = b"ann saw the tea\n" * 3, tmp_path / "out.bks"
+    with monkeypatch.context() as patched:
+        patched.setattr("backstory.codec.setting.write_atomically", full)
+        with pytest.raises(NoDisk, match=r"make room on that disk, and go on with the same command and --resume$"):
+            compress(data, tiny_run, out, save_every=1e-9)
+    assert compress(data, tiny_run, out, resume=True).data == compress(data, tiny_run).data == out.read_bytes()
+    assert list(tmp_path.iterdir()) == [out]
 
 
 @pytest.mark.full

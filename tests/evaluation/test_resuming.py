@@ -1,7 +1,9 @@
 """A stopped and resumed evaluation gives the same figures, leaves nothing behind, and resumes no other evaluation."""
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,9 +20,11 @@ import torch
 from adaptive import Doubtful, Learning, Remembering
 from runs import contents
 from small_models import lstm
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import UserError
+from backstory.config.errors import NoDisk
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
 from backstory.evaluation.reading_loop import Position
@@ -53,6 +57,49 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text((tiny_corpus / "train.txt").read_text() * 2)
     return path
+
+
+# --- a full disk ---
+
+
+@pytest.mark.parametrize("line_by_line", fast_then_full([False, True], [False]))
+def test_no_file_is_put_in_place_before_the_result(
+    line_by_line: bool, tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for the result, the same command works once there is room."""
+    text.write_text("".join(text.read_text().splitlines(keepends=True)[:3]))
+    files = {"per_token": tmp_path / "tokens.tsv", "proof": tmp_path / "proof.bks"}
+    lines = {"each_line": True, "per_line": tmp_path / "lines.tsv"} if line_by_line else {}
+
+    def read_it() -> None:
+        bs.evaluate(tiny_run, text=text, out=tmp_path / "out", audit_places=1, **files, **lines)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("backstory.results.result_file.write_atomically", _full)
+        with pytest.raises(OSError, match="No space left"):
+            read_it()
+    assert not list(tmp_path.glob("*.tsv")) and not list(tmp_path.glob("*.bks"))
+    read_it()
+    assert (tmp_path / "out" / "result.json").is_file() and all(path.is_file() for path in files.values())
+
+
+def test_a_full_disk_leaves_what_was_read_to_be_resumed(
+    tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_it(**options: Any) -> None:
+        bs.evaluate(tiny_run, text=text, out=tmp_path / "out", audit_places=1, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("backstory.results.result_file.write_atomically", _full)
+        with pytest.raises(NoDisk, match=r"make room on that disk, and go on with the same call and resume=True$"):
+            read_it(save_every=ALWAYS)
+        with pytest.raises(OSError, match="No space left"):  # which removes what was saved
+            read_it(save_every=0)
+    assert not list((tmp_path / "out").glob("reading-*"))
+
+
+def _full(path: Path, content: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 # --- a reader on disk ---

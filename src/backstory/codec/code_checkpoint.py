@@ -19,7 +19,14 @@ from backstory.codec.token_code import CodedText
 from backstory.config import UserError
 from backstory.readers import Reader
 from backstory.readers.reading_threads import resume_threads
-from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
+from backstory.readers.saved_reading import (
+    PREFIX,
+    ReadingCheckpoint,
+    check_same,
+    explain_full_disk,
+    open_folder,
+    save_reading,
+)
 from backstory.storage.atomic import LONGEST_NAME
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
@@ -66,10 +73,11 @@ class CodeCheckpoint:
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with self._exit:
             if kind is None:
                 remove_checkpoints(self.folder, PREFIX)
+            explain_full_disk(self.folder, error)
         if kind is None and self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
 from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint
 from backstory.evaluation.evaluation_figures import collect_figures, window
-from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_words, line_audit, write_lines
+from backstory.evaluation.line_reading import ENDINGS, LineReading, counted_words, line_audit, written_lines
 from backstory.evaluation.metrics import MetricSet
 from backstory.evaluation.metrics.per_token import check_per_token, check_table
 from backstory.evaluation.opening import EvalSetup, open_evaluation
-from backstory.evaluation.proving import check_proof, write_proof
+from backstory.evaluation.proving import check_proof, written_proof
 from backstory.evaluation.reading_loop import Position, Reading, read
 from backstory.models.devices import device_name, restored_threads
 from backstory.readers.base import Reader, StaticReader, block_count
@@ -88,19 +89,19 @@ def evaluate(
         if options.after is not None:
             deque(checkpoint.read("after", reader, before, start, batch_size=batch_size), maxlen=0)
         reset = options.after is None
-        with metrics:
+        with metrics:  # a table of tokens is put in place after the result
             for scored in checkpoint.read(
                 "text", reader, setup.split.ids, start, batch_size=batch_size, audit=audit, reset=reset
             ):
                 metrics.update(scored)
                 del scored  # free its activations before the next block is predicted
-        if adapted:
-            static = StaticReader(setup.run.model, reader.precision)
-            deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
-        readings, facts = checkpoint.readings, checkpoint.facts.get("text")
-        origin = replace(origin, seconds=round(readings["text"].seconds, 1))
-        figures = collect_figures(setup, readings, metrics, audit.report, overlap, facts)
-        return _write(setup, figures, origin, destination, progress)
+            if adapted:
+                static = StaticReader(setup.run.model, reader.precision)
+                deque(checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size), maxlen=0)
+            readings, facts = checkpoint.readings, checkpoint.facts.get("text")
+            origin = replace(origin, seconds=round(readings["text"].seconds, 1))
+            figures = collect_figures(setup, readings, metrics, audit.report, overlap, facts)
+            return _write(setup, figures, origin, destination, progress)
 
 
 def evaluate_corpora(
@@ -155,7 +156,7 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
         static = StaticReader(setup.run.model, setup.reader.precision)
         passes["static"] = LineReading(static, split, vocabulary.start, batch_size=batch_size)
     metrics, readings = MetricSet.for_evaluation(setup, options), dict[str, Reading]()
-    with metrics:
+    with metrics:  # tables of tokens and of lines are put in place after the result
         for name, one in passes.items():
             earlier = sum(reading.tokens for reading in readings.values())
             for block in one.remaining():
@@ -167,14 +168,12 @@ def _evaluate_lines(setup: EvalSetup, lines: TextLines, progress: ProgressCallba
                 if progress is not None:
                     progress(earlier + one.position.tokens, len(passes) * len(split.ids))
             readings[name] = one.result()
-    origin = replace(origin, seconds=round(readings["text"].seconds, 1))
-    figures = collect_figures(setup, readings, metrics, audit.report, overlap)
-    counts = {"lines": len(split.documents), "empty_lines": lines.empty}
-    figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
-    result = _write(setup, figures, origin, destination, progress)
-    if options.per_line is not None:
-        write_lines(options.per_line, split, lines, reading)
-    return result
+        origin = replace(origin, seconds=round(readings["text"].seconds, 1))
+        figures = collect_figures(setup, readings, metrics, audit.report, overlap)
+        counts = {"lines": len(split.documents), "empty_lines": lines.empty}
+        figures = replace(figures, **counts, **window(setup, int(reading.lengths.max())))
+        with nullcontext() if options.per_line is None else written_lines(options.per_line, split, lines, reading):
+            return _write(setup, figures, origin, destination, progress)
 
 
 def _write(
@@ -184,14 +183,16 @@ def _write(
     destination: Path | None,
     progress: ProgressCallback | None,
 ) -> Result[EvaluationFigures]:
-    """Write the proof of the score, if one is asked for, and then the result, and return it.
+    """Write the result and return it; the proof of the score, if one is asked for, is put in place after it.
 
     Raises ChangedRun if the run has other weights by now.
     """
-    if (proof := setup.options.proof) is not None:
-        figures = replace(figures, proof=write_proof(setup, proof, figures.nats_per_token, progress))
-    setup.run.check_unchanged(destination)
-    return write_result(destination, setup.run.name, figures, origin)
+    with ExitStack() as stack:
+        if (path := setup.options.proof) is not None:
+            proof = stack.enter_context(written_proof(setup, path, figures.nats_per_token, progress))
+            figures = replace(figures, proof=proof)
+        setup.run.check_unchanged(destination)
+        return write_result(destination, setup.run.name, figures, origin)
 
 
 @restored_threads()

@@ -14,7 +14,14 @@ from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.reading_threads import resume_threads
-from backstory.readers.saved_reading import PREFIX, ReadingCheckpoint, check_same, open_folder, save_reading
+from backstory.readers.saved_reading import (
+    PREFIX,
+    ReadingCheckpoint,
+    check_same,
+    explain_full_disk,
+    open_folder,
+    save_reading,
+)
 from backstory.runs.run import ChangedRun
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
@@ -84,11 +91,13 @@ class EvaluationCheckpoint:
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with self._exit:
             # A checkpoint of weights that are gone is of no use.
             if self.folder is not None and (kind is None or issubclass(kind, ChangedRun)):
                 remove_checkpoints(self.folder, PREFIX)
+            elif self.folder is not None:
+                explain_full_disk(self.folder, error)
 
     @property
     def is_resumed(self) -> bool:

@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,8 +94,12 @@ def counted_words(split: Split, vocabulary: Vocabulary) -> Split:
     return replace(split, words=split.words - len(split.documents)) if lossless(vocabulary, split) else split
 
 
-def write_lines(path: Path, split: Split, lines: TextLines, reading: LineReading) -> None:
-    """Write a row for each line: its number, tokens, nats in all, perplexity per token, and text. Text is quoted."""
+@contextmanager
+def written_lines(path: Path, split: Split, lines: TextLines, reading: LineReading) -> Iterator[None]:
+    """Write a row for each line: its number, tokens, nats in all, perplexity per token, and text. Text is quoted.
+
+    The file is put in place when the block ends without error.
+    """
     with text_file(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         writer = csv.writer(file, "excel-tab", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -103,3 +108,4 @@ def write_lines(path: Path, split: Split, lines: TextLines, reading: LineReading
         ):
             text = lines.texts[int(number)].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             writer.writerow((int(number), tokens, rounded(nats), rounded(perplexity(nats / tokens)), text))
+        yield

@@ -1,6 +1,8 @@
 """Write the proof of an evaluation beside its result, and verify one: decode it, and compare the text and the figure."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backstory.codec.proof import Proof, decode_proof, prove
-from backstory.codec.setting import Source, check_out, name_of, write
+from backstory.codec.setting import Source, check_out, name_of
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, ModelOptions
@@ -19,6 +21,7 @@ from backstory.data.encoding import TextLines
 from backstory.evaluation.opening import EvalSetup, read_text
 from backstory.results.evaluation_record import ProofRecord
 from backstory.runs.run import Run
+from backstory.storage.atomic import atomic_file, sweep_abandoned
 
 TOLERANCE = 1e-3
 """Share by which a reported score may beat the code, because products of other shapes round differently."""
@@ -33,8 +36,14 @@ def check_proof(options: EvalOptions) -> None:
         check_out(options.proof, options.overwrite)
 
 
-def write_proof(setup: EvalSetup, path: Path, nats: float, progress: ProgressCallback | None) -> ProofRecord:
-    """Code the text that was scored, write the code, and return its record; `nats` per token were reported."""
+@contextmanager
+def written_proof(
+    setup: EvalSetup, path: Path, nats: float, progress: ProgressCallback | None
+) -> Iterator[ProofRecord]:
+    """Code the text that was scored, write the code, and yield its record; `nats` per token were reported.
+
+    The file is put in place when the block ends without error.
+    """
     options, split = setup.options, setup.split
     text = {
         "corpus": setup.dataset.corpus,
@@ -50,14 +59,18 @@ def write_proof(setup: EvalSetup, path: Path, nats: float, progress: ProgressCal
     reading = setup.run, setup.reader, setup.layers, split.ids, batch_size
     with part_of_work(f"writing {path.name}", progress) as shown:
         proof, content = prove(*reading, text, loading, overrides, shown, lengths=lengths, after=after)
-    write(path, content)
-    return ProofRecord(
+    record = ProofRecord(
         file=path.name,
         bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
         nats_per_token=proof.nats_per_token,
         uncounted_share=proof.uncounted or None,
     )
+    sweep_abandoned(path)
+    with atomic_file(path) as file:
+        file.write(content)
+        file.flush()
+        yield record
 
 
 @dataclass(frozen=True, kw_only=True)

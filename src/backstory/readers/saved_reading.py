@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, from_dict
+from backstory.config.errors import AGAIN, NoDisk, refused
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.readers import completed
@@ -36,6 +37,7 @@ from backstory.storage.checkpoint import (
 )
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.lock import locked
+from backstory.storage.manifest import numbered
 from backstory.storage.run_files import SAVED as READERS_FOLDER
 
 FORMAT = 2
@@ -154,6 +156,13 @@ def open_folder(stack: ExitStack, folder: Path, work: str, resume: bool) -> Read
         return load_reading(folder)
     remove_checkpoints(folder, PREFIX)
     return None
+
+
+def explain_full_disk(folder: Path, error: BaseException | None) -> None:
+    """Raise NoDisk, which names `--resume`, if the error is of the disk and the folder holds a reading to resume."""
+    refusal = refused(error) if isinstance(error, OSError) else error
+    if isinstance(refusal, NoDisk) and numbered(folder, PREFIX):
+        raise NoDisk(f"{str(refusal).removesuffix(AGAIN)}go on with the same command and --resume") from None
 
 
 def sweep(folder: Path) -> None:
