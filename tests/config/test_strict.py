@@ -72,6 +72,7 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (".nan", "the file must be a mapping of settings, not nan"),
         ("training: {epochs: true}", "training.epochs must be a whole number, not True"),
         ("training: {epochs: 3.0}", "training.epochs must be a whole number, not 3.0"),
         ("training: {epochs: '3'}", "training.epochs must be a whole number, not '3'"),

@@ -125,7 +125,7 @@ def from_yaml(kind: type[T], text: str, source: str, expand: Expand | None = Non
     data = plain_yaml(text, source)
     if expand is not None:
         data = expand(data, source)
-    return from_dict(kind, {} if data is None else data, source)
+    return _built(kind, {} if data is None else data, source)
 
 
 def plain_yaml(text: str, source: str) -> Any:
@@ -168,6 +168,11 @@ def from_file(kind: type[T], path: Path, inside: Path | None = None, expand: Exp
 @checked()
 def from_dict(kind: type[T], data: Any, source: str) -> T:
     """Build a config of a kind from plain dictionaries, with every value checked. Raises UserError."""
+    return _built(kind, data, source)
+
+
+def _built(kind: type[T], data: Any, source: str) -> T:
+    """Build a config from data that may be anything, also a NaN, which arguments may not be."""
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"kind must be a dataclass, not {shown(kind)}")
     refuse_old_settings(kind.__name__, data, source)
@@ -178,7 +183,7 @@ def from_dict(kind: type[T], data: Any, source: str) -> T:
 
 def from_saved(kind: type[T], data: Any, source: str) -> T:
     """Build a config from settings that Backstory saved, under the names they had then. Raises UserError."""
-    return from_dict(kind, current_settings(kind.__name__, data), source)
+    return _built(kind, current_settings(kind.__name__, data), source)
 
 
 def conforming(config: T, source: str) -> T:
