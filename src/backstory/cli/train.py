@@ -149,15 +149,15 @@ def run_first(arguments: Sequence[str]) -> list[str]:
     """
     words = list(arguments)
     if not words[0].startswith("-"):
-        return [expanduser(words[0]), *words[1:]]
+        return words
     after = words.index("--resume") + 1
     if words[after:] and not words[after].startswith("-"):
-        run = expanduser(words.pop(after))
+        run = words.pop(after)
         is_path = "/" in run or Path(run, recipes.CONFIG).exists()
         return [_as_folder(run), *words] if is_path else list(arguments)  # the name of a recipe comes first
     outs = [value for flag, value in pairwise(words) if flag == "--out"]
     outs += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
-    return [_as_folder(expanduser(outs[-1])), *words] if outs and not outs[-1].startswith("-") else words
+    return [_as_folder(outs[-1]), *words] if outs and not outs[-1].startswith("-") else words
 
 
 def _as_folder(run: str) -> str:
@@ -167,6 +167,7 @@ def _as_folder(run: str) -> str:
 
 def check_resumable(run: str) -> None:
     """Raise UserError for the path of a run to resume that is not a run folder; names and files of recipes pass."""
+    run = expanduser(run)
     if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
         return
     if not Path(run).is_file():
