@@ -145,5 +145,7 @@ def test_only_what_no_process_works_on_any_more_is_abandoned(tmp_path: Path) -> 
     ]
     for name in left + kept:
         (tmp_path / name).write_text("")
+    (tmp_path / f"{TEMPORARY}{gone.pid}-0-a[1].tsv").mkdir()
+    (tmp_path / f"{TEMPORARY}{gone.pid}-0-a[1].tsv" / "weights.safetensors").write_text("")
     sweep_abandoned(tmp_path / "a[1].tsv")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)

@@ -25,7 +25,7 @@ from backstory.models.kernels import compiled
 from backstory.readers import READERS, Reader
 from backstory.readers.registry import ConfiguredLayer, build, prepared_files
 from backstory.runs.run import Run, open_run
-from backstory.storage.atomic import check_apart, check_new, check_writable, write_atomically
+from backstory.storage.atomic import check_apart, check_new, check_writable, sweep_abandoned, write_atomically
 from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
 from backstory.storage.run_files import check_outside_runs
@@ -70,6 +70,7 @@ def check_out(out: Path, overwrite: bool, read: Any = None) -> None:
 def write(path: Path, content: bytes) -> None:
     """Write a file whole. Raises UserError if it cannot be written."""
     try:
+        sweep_abandoned(path)
         write_atomically(path, content)
     except OSError as error:
         raise refused(error, path, otherwise="choose another place with --out") from None

@@ -16,7 +16,7 @@ from backstory.config.errors import FolderConflict
 from backstory.config.small_file import open_regular
 from backstory.context.bootstrap import clusters_of
 from backstory.context.examination import Groups
-from backstory.storage.atomic import write_atomically
+from backstory.storage.atomic import sweep_abandoned, write_atomically
 
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"
@@ -76,6 +76,7 @@ class Losses:
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)  # type: ignore[arg-type]
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep_abandoned(path)
         write_atomically(path, content.getvalue())
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 import json
 import os
-import tempfile
+import shutil
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from backstory.reports import figures_table, to_markdown, trainings_table
 from backstory.reports.tables import escape_markdown
 from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
-from backstory.storage.atomic import TEMPORARY, check_writable, naming, system_errors
+from backstory.storage.atomic import check_writable, naming, sweep_abandoned, system_errors, unfinished
 from backstory.storage.run_files import RESULT, check_outside_runs
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded)
     out.parent.mkdir(parents=True, exist_ok=True)
     # It gets its name once it is complete.
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
-        folder = Path(staging) / "model"
+    sweep_abandoned(out)
+    folder = unfinished(out)
+    try:
         with naming(out, folder), system_errors(out):
             model.save_pretrained(folder)
             save_tokenizer(tokenizer, folder)
@@ -67,6 +68,8 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
             if not os.path.lexists(out):
                 raise
             raise UserError(f"another export has made {out} meanwhile; choose another folder with --out") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return out
 
 

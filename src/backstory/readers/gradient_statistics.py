@@ -21,6 +21,7 @@ from backstory.models.kernels.factored_gradients import whole
 from backstory.readers.base import blocks
 from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import check_tensors, weights_hash
+from backstory.storage.atomic import sweep_abandoned
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
 
@@ -178,9 +179,9 @@ def save_statistics(folder: Path, statistics: Statistics) -> Path:
     """Write statistics into a folder of readers' files; they replace those of the same weights. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {"mean_square": statistics.mean_square, "information": statistics.information}
-    return write_checkpoint(
-        folder, statistics_name(statistics.collected.moving), tensors, {NAME: asdict(statistics.collected)}
-    )
+    name = statistics_name(statistics.collected.moving)
+    sweep_abandoned(folder / name)
+    return write_checkpoint(folder, name, tensors, {NAME: asdict(statistics.collected)})
 
 
 def statistics_name(moving: str) -> str:

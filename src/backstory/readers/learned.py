@@ -27,6 +27,7 @@ from backstory.readers.kind import BuildContext, ReaderKind, saved_in
 from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
+from backstory.storage.atomic import sweep_abandoned
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
 
@@ -303,6 +304,7 @@ def save_learned(folder: Path, name: str, weights: str, learned: Learned) -> Pat
         "spread": list(learned.spread),
         "how": learned.record,
     }
+    sweep_abandoned(folder / learned_name(name))
     return write_checkpoint(folder, learned_name(name), {NAME: parameters(learned.network)}, {NAME: document})
 
 

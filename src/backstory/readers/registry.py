@@ -24,7 +24,7 @@ from backstory.readers.ensemble import Members, ensemble_kind
 from backstory.readers.gradient_statistics import NoStatistics
 from backstory.readers.kind import BuildContext, Loaded, ReaderKind, saved_in
 from backstory.runs.run import Run, open_run
-from backstory.storage.atomic import sha256, write_atomically
+from backstory.storage.atomic import sha256, sweep_abandoned, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
 from backstory.storage.run_files import SAVED
@@ -290,6 +290,7 @@ def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: 
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": run.weights_hash, "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
+    sweep_abandoned(path)
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
     return path
 

@@ -25,7 +25,7 @@ from backstory.reports.tidy import COLUMNS, tidy_csv
 from backstory.reports.writers import GENERATOR, LATEX_MARK, MARKDOWN_MARK, html_page, latex, markdown
 from backstory.results import ExaminationFigures, ExplanationFigures, Result, RunResults, SearchFigures, read
 from backstory.results.published_values import Published
-from backstory.storage.atomic import check_replaceable, write_atomically
+from backstory.storage.atomic import check_replaceable, sweep_abandoned, write_atomically
 from backstory.storage.run_files import check_outside_runs
 
 ALONE = "Made from the result file alone."
@@ -207,6 +207,7 @@ def _is_ours(path: Path) -> bool:
 def write_page(out: Path, page: str) -> None:
     """Write a page whole or not at all. Raises UserError if it cannot be written."""
     try:
+        sweep_abandoned(out)
         write_atomically(out, page)
     except OSError as error:
         raise refused(error, out, otherwise="choose another place for the page") from None

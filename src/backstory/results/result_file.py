@@ -23,7 +23,7 @@ from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.search_record import SearchFigures
 from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import AGAIN, Json, JsonObject, Name, Record, WrongValue, convert
-from backstory.storage.atomic import write_atomically
+from backstory.storage.atomic import sweep_abandoned, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.provenance import SCHEMA
 from backstory.storage.run_files import RESULT
@@ -228,6 +228,7 @@ def write_result(folder: Path | None, name: str, figures: W, provenance: Provena
     result = Result(figures.kind, name, figures, origin, RESULT, path=None if folder is None else folder / RESULT)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+        sweep_abandoned(folder / RESULT)
         write_atomically(folder / RESULT, f"{result.to_json()}\n")
     return result
 

@@ -188,18 +188,22 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
 def sweep_temporaries(folder: Path, name: str = "*") -> None:
     """Remove what a killed process left unfinished in a folder; `name` is a pattern for what follows `TEMPORARY`."""
     for path in folder.glob(f"{TEMPORARY}{name}"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sweep_abandoned(path: Path) -> None:
-    """Remove the unfinished copies of a file that belong to processes that have ended."""
+    """Remove the unfinished copies of a file or folder that belong to processes that have ended."""
     for copy in path.parent.glob(f"{TEMPORARY}*-{glob.escape(_ending(path.name))}"):
         process = copy.name.removeprefix(TEMPORARY).partition("-")[0]
         if process.isdecimal() and os.name == "posix" and not _is_running(int(process)):
-            copy.unlink(missing_ok=True)
+            _remove(copy)
 
 
 def _is_running(process: int) -> bool:
