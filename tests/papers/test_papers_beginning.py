@@ -169,9 +169,9 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
         with pytest.raises(UserError, match=f"system plain: {told}"):
             planned(suite(systems=[system], claims=[]))
     reading = {"reader": "dynamic", "after": "valid"}
-    system = suite()["systems"][0] | {"readings": [reading, {"reader": "dynamic"}]}
+    system = suite()["systems"][0] | {"prepare": ["statistics"], "readings": [reading, {"reader": "dynamic"}]}
     planned(suite(systems=[system], claims=[]))  # two readings of the same split
-    system["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
+    system["prepare"] = ["statistics", "tune --reader cache", "tune --reader cache --in-turn"]
     with pytest.raises(UserError, match=r"two prepare commands write readers/cache.json; remove one"):
         planned(suite(systems=[system], claims=[]))
     system = suite()["systems"][0] | {"readings": [reading, dict(reading)]}

@@ -483,16 +483,33 @@ BAD = {
         r"system plain: the preparation .* cannot be read \(no closing quotation\); correct it",
     ),
     "a preparation's flag": (
-        system(prepare=["tune --reader dynamic --batch-size 3"]),
+        system(prepare=["statistics", "tune --reader dynamic --batch-size 3"]),
         r"system plain: prepare 'tune --reader dynamic --batch-size 3': there is no flag --batch-size",
     ),
     "a preparation's value": (
-        system(prepare=["train --skip few"]),
+        system(prepare=["statistics", "train --skip few"]),
         r"system plain: prepare 'train --skip few': --skip must be a whole number or none, not 'few'",
     ),
     "a preparation of help": (
-        system(prepare=["tune --help"]),
+        system(prepare=["statistics", "tune --help"]),
         r"system plain: prepare 'tune --help': it prints a page of help; leave it out",
+    ),
+    "a reading without its statistics": (
+        system(readings=[{"reader": "dynamic+cache"}]),
+        r"system plain: the reading 'test, dynamic\+cache' needs what `backstory reader statistics` makes; "
+        r"add 'statistics' to prepare, before it",
+    ),
+    "a reading with other statistics": (
+        system(prepare=["statistics"], readings=[{"reader": "dynamic:moving=low-rank:2"}]),
+        r"needs what `backstory reader statistics --moving low-rank:2` makes; add 'statistics --moving low-rank:2'",
+    ),
+    "a reading without its meta-learner": (
+        system(prepare=["statistics", "train --name mine"], readings=[{"reader": "learned"}]),
+        r"system plain: the reading 'test, learned' needs what `backstory reader train` makes; add 'train' to",
+    ),
+    "a preparation before its statistics": (
+        system(prepare=["tune --reader dynamic", "statistics"]),
+        r"prepare 'tune --reader dynamic' needs what `backstory reader statistics` makes; .*, before it",
     ),
     "a template of nothing": (suite(templates={"short": None}), r"templates must be entries of systems by name"),
     "a template called by a number": (suite(templates={3: {}}), r"templates must be entries of systems by name"),
@@ -575,6 +592,20 @@ def test_what_is_wrong_with_a_template_is_one_line(old: str, new: str, message: 
     path.write_text(TEMPLATES.replace(old, new))
     with pytest.raises(UserError, match=message):
         runs_of(suites.load(str(path)), "small", "mine")
+
+
+def test_a_template_that_no_system_extends_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TEMPLATES.replace("  noted:", "  odd: {smal: {}}\n  noted:"))
+    with pytest.warns(UserWarning, match=r"mine.yaml: no system extends the template odd, so it has no effect"):
+        suites.load(str(path))
+
+
+def test_readings_have_what_the_preparations_make(desk: Path) -> None:
+    prepared = ["statistics", "train", "train --name mine", "tune --reader dynamic", "tune --reader cache"]
+    readers = ["dynamic:moving=last:2", "dynamic:rule=nadam,moving=low-rank:2+cache", "learned", "learned:network=mine"]
+    changed = system(prepare=prepared, readings=[{}, *({"reader": reader} for reader in readers)])
+    assert len(runs_of(suites.load(write(changed)), "small", "mine")[0].readings) == 5
 
 
 DEPARTURES = """

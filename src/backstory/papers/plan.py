@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -29,7 +29,7 @@ from backstory.papers.suite import (
     System,
     SystemSetup,
 )
-from backstory.readers.registry import parse_stack, stack_name
+from backstory.readers.registry import needs, parse_stack, stack_name
 from backstory.runs.run import check_tensors, weights
 
 T = TypeVar("T")
@@ -187,9 +187,13 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         )
     if len(system.name) > LONGEST_NAME:
         raise UserError(f"{where}: a name has at most {LONGEST_NAME} letters, because run folders are named after it")
-    outputs = [str(_located(where, preparation, text).output) for text in system.prepare]
-    if output := _repeated(outputs):
+    preparations = [_located(where, preparation, text) for text in system.prepare]
+    if output := _repeated([str(step.output) for step in preparations]):
         raise UserError(f"{where}: two prepare commands write {output}; remove one")
+    made: set[str] = set()
+    for text, step in zip(system.prepare, preparations, strict=True):
+        _check_made(step.needs, made, f"{where}: prepare '{text}'")
+        made.add(step.made)
     if not system.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _check_unique([reading.described() for reading in system.readings], f"{where}: two readings of", "leave one out")
@@ -198,8 +202,10 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         if reading.after is not None:
             _located(where, check_after, reading.after, reading.split, SPLITS)
         _located(where, reading.check)
-        if (name := stack_name(_located(where, parse_stack, reading.reader))) != reading.reader:
+        stack = _located(where, parse_stack, reading.reader)
+        if (name := stack_name(stack)) != reading.reader:
             raise UserError(f"{where}: the reader {reading.reader} is written {name}")
+        _check_made(needs(stack), made, f"{where}: the reading '{reading.described()}'")
         if reading.published is not None:
             _check_published(reading.published, reading, suite, where)
     if not (system.small or system.full):
@@ -209,6 +215,15 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
             _check_setup(setup, system.readings, f"{where}, {scale}")
             if setup.init_from is not None:
                 _check_init_from(system, setup, setup.init_from, suite, scale, f"{where}, {scale}")
+
+
+def _check_made(needed: Mapping[str, str], made: Collection[str], what: str) -> None:
+    """Raise UserError unless all that a reading or a preparation needs was made by the preparations before it."""
+    for name, command in needed.items():
+        if name not in made:
+            raise UserError(
+                f"{what} needs what `backstory reader {command}` makes; add '{command}' to prepare, before it"
+            )
 
 
 def _check_init_from(system: System, setup: SystemSetup, first: str, suite: Suite, scale: Scale, where: str) -> None:

@@ -11,7 +11,7 @@ from backstory.config.errors import first_line, shown
 from backstory.config.readers import LearnedSettings
 from backstory.readers.gradient_statistics import statistics_name
 from backstory.readers.learned import learned_name
-from backstory.readers.registry import parse_stack, settings_file, settings_name
+from backstory.readers.registry import needs, parse_stack, settings_file, settings_name
 from backstory.storage.checkpoint import MANIFEST
 from backstory.storage.run_files import SAVED
 
@@ -30,6 +30,13 @@ class Preparation:
     """Its flags."""
     output: Path
     """The file in the run's folder that it writes."""
+    needs: dict[str, str]
+    """What it takes from the run's folder of readers, by name, and the command that makes it."""
+
+    @property
+    def made(self) -> str:
+        """Return the name of what it makes in the run's folder of readers."""
+        return self.output.relative_to(SAVED).parts[0]
 
 
 def preparation(text: str) -> Preparation:
@@ -53,4 +60,4 @@ def preparation(text: str) -> Preparation:
         output = settings_file(Path(), settings_name(stack))
     else:
         output = Path(SAVED, learned_name(flags.name), MANIFEST)
-    return Preparation(words[0], tuple(words[1:]), output)
+    return Preparation(words[0], tuple(words[1:]), output, {} if words[0] == "statistics" else needs(stack))

@@ -1,5 +1,6 @@
 """A suite: the systems that test a paper's claims, at a small scale and at the published one, as strict YAML."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -174,6 +175,10 @@ def _with_templates(data: dict, source: str) -> dict:
     systems = data.get("systems")
     if isinstance(systems, list):
         systems = [_extended(s, templates, f"{source}: systems[{i}]") for i, s in enumerate(systems)]
+    entries_used = [*entries.values(), *(data["systems"] if isinstance(systems, list) else ())]
+    used = [entry.get("extends") for entry in entries_used if isinstance(entry, dict)]
+    if unused := next((name for name in entries if name not in used), None):
+        warnings.warn(f"{source}: no system extends the template {unused}, so it has no effect", stacklevel=2)
     return {key: value for key, value in data.items() if key not in ("templates", "systems")} | {"systems": systems}
 
 

@@ -301,12 +301,20 @@ def _build(context: BuildContext, settings: DynamicSettings) -> Reader:
     return DynamicEvaluation(context.run.model, settings, statistics, context.precision)
 
 
+def _needs(settings: DynamicSettings) -> dict[str, str]:
+    if settings.rule != "rms":
+        return {}
+    name = statistics_name(settings.moving)
+    return {name: "statistics" if name == statistics_name("all") else f"statistics --moving {settings.moving}"}
+
+
 KIND = ReaderKind(
     "dynamic",
     "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
     _build,
     DynamicSettings,
     adapts_weights=True,
+    needs=_needs,
     identity=("rule", "moving", "normalization"),
     steps=search_factors,
 )

@@ -100,6 +100,9 @@ class ReaderKind:
     """True if weights move while it reads (`ReaderCapabilities`)."""
     control: bool = False
     """True for a control: its audit fails by design, and its figures are no score."""
+    needs: Callable[[Any], dict[str, str]] = lambda settings: {}
+    """For some settings: what it takes from the run's folder of readers, by name, and the command of `backstory reader` that
+    makes it."""
     identity: tuple[str, ...] = ()
     """Settings that make it another reader: their values are in the name of the file of tuned settings."""
     written: Mapping[str, Callable[[str], str]] = field(default_factory=dict)

@@ -360,12 +360,18 @@ def _build(context: BuildContext, settings: LearnedSettings) -> LearnedReader:
     return LearnedReader(run.model, learned, statistics, context.precision, settings)
 
 
+def _needs(settings: LearnedSettings) -> dict[str, str]:
+    network = settings.network
+    return {learned_name(network): "train" if network == LearnedSettings().network else f"train --name {network}"}
+
+
 KIND = ReaderKind(
     "learned",
     "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
     _build,
     LearnedSettings,
     adapts_weights=True,
+    needs=_needs,
     identity=("network",),
     steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
 )

@@ -204,6 +204,17 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
     return tuple(layers)
 
 
+def needs(stack: Stack) -> dict[str, str]:
+    """Return what a stack takes from the run's folder of readers, by name, and the command of `backstory reader` that makes it.
+
+    Tuned settings change nothing of it: a kind's `identity` is typed.
+    """
+    settings = {
+        layer: from_dict(READERS[layer.name].settings, typed_settings(layer), f"reader {layer}") for layer in stack
+    }
+    return {name: made for layer in stack for name, made in READERS[layer.name].needs(settings[layer]).items()}
+
+
 def _warn_ignored(name: str, settings: Any, typed: Collection[str]) -> None:
     for key, reason in READERS[name].ignored(settings).items():
         if key in typed and getattr(settings, key) not in OFF:
