@@ -154,6 +154,17 @@ def test_errors_of_the_system_name_their_place() -> None:
     assert str(refused(PermissionError(13, "Permission denied", "a/b"))) == "a/b: Permission denied"
     assert str(refused(OSError("odd"))) == "odd"
     assert "x: Input/output error; check the disk" in str(refused(OSError(5, "Input/output error"), "x"))
+    read_only = OSError(errno.EROFS, "Read-only file system", "x")
+    assert "x: Read-only file system; choose another place, or check the disk" in str(refused(read_only))
+    assert str(refused(read_only, otherwise="choose a file")) == "cannot write x: Read-only file system; choose a file"
+
+
+def test_a_tokenizer_is_not_trained_for_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    assert cli.main(["data", "tokenizer", str(tmp_path / "absent"), "--out", str(tmp_path / "pieces.json")]) == 2
+    assert capsys.readouterr().err == f"backstory: cannot write to {tmp_path}; choose another folder with --out\n"
 
 
 # --- names ---

@@ -90,11 +90,12 @@ def prepare(arguments: Sequence[str]) -> int:
 def tokenizer(arguments: Sequence[str]) -> int:
     """Train a tokenizer on the corpus and write it."""
     args = parse(TokenizerArguments, arguments, "data tokenizer")
-    from backstory.storage.atomic import check_new, write_atomically
+    from backstory.storage.atomic import check_new, check_writable, write_atomically
 
     check_new(args.out, "another file with --out")
     if not args.out.parent.is_dir():
         raise UserError(f"there is no folder {args.out.parent} to write {args.out.name} into; make it, or change --out")
+    check_writable(args.out.parent)  # before minutes of training
     text = TextConfig(corpus=args.corpus, tokenizer=f"{args.kind}:{args.size}", field=args.field)
 
     from backstory.data import prepare

@@ -143,7 +143,7 @@ REMEDIES = {
     errno.EDQUOT: "make room, as your quota of that disk is used up",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EIO: _CHECK,
-    errno.EROFS: _CHECK,
+    errno.EROFS: f"choose another place, or {_CHECK}",
     errno.ENODEV: _CHECK,
     errno.ESTALE: _CHECK,
 }
@@ -163,7 +163,8 @@ def refused(
 ) -> UserError:
     """Return a one-line error: the path (that of the error, or else `path`), the reason, and the remedy.
 
-    The remedy is `again` once a full disk or memory is dealt with, and `otherwise` after any other error in writing.
+    The remedy is `again` once a full disk or memory is dealt with, and `otherwise` after any other error in writing, as on a
+    file system that is read-only.
     """
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else str(path or "")
     reason = error.strerror or str(error)
@@ -171,7 +172,7 @@ def refused(
         return no_memory
     if error.errno == errno.EMFILE:
         return UserError(": ".join(part for part in (where, f"{reason}; raise the limit on them (ulimit -n)") if part))
-    if error.errno not in REMEDIES and otherwise:
+    if otherwise and (error.errno not in REMEDIES or error.errno == errno.EROFS):
         return UserError(f"cannot write {where}: {reason}; {otherwise}")
     if error.errno not in REMEDIES:
         return UserError(": ".join(part for part in (where, reason) if part))
