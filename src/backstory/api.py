@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from backstory import codec
 from backstory.api_arguments import (
+    array_of,
     is_alone,
     on_token_ids,
     open_model,
@@ -238,7 +239,7 @@ def evaluate(
 @checked()
 def audit(
     model: Path | str | Run | nn.Module | Reader,
-    text: str | Path | BinaryIO | Dataset | np.ndarray | None = None,
+    text: str | Path | BinaryIO | Dataset | np.ndarray | Tensor | None = None,
     *,
     tokenizer: Any = None,
     name: str | None = None,
@@ -250,8 +251,8 @@ def audit(
     Args:
         model: A run's folder, `hf:PATH_OR_NAME`, a model of transformers with its `tokenizer`; or a reader or a model in
             memory.
-        text: As for `evaluate`. For a reader or a model in memory: token ids (N,), or a prepared corpus, of which `split`
-            is read ("test"); a model of transformers then needs no tokenizer.
+        text: As for `evaluate`. For a reader or a model in memory: token ids (N,), an array or a tensor, or a prepared
+            corpus, of which `split` is read ("test"); a model of transformers then needs no tokenizer.
         tokenizer: The tokenizer of a model of transformers.
         name: What messages call a model of transformers.
         progress: Called with the tokens read so far and all tokens.
@@ -267,6 +268,7 @@ def audit(
         True
         >>> print(bs.audit(MyReader(model), token_ids).failures)
     """
+    text = array_of(text)
     model = on_token_ids(unwrapped(model), text, tokenizer)
     if isinstance(model, Reader) or is_alone(model, tokenizer):
         return audit_in_memory(model, text, progress, options)
@@ -284,7 +286,7 @@ def audit(
 @checked()
 def referee(
     predictor: Any = None,
-    text: str | Path | BinaryIO | np.ndarray | None = None,
+    text: str | Path | BinaryIO | np.ndarray | Tensor | None = None,
     *,
     process: str | None = None,
     vocabulary: Vocabulary | None = None,
@@ -300,7 +302,8 @@ def referee(
     Args:
         predictor: A class or function that makes a predictor, an object with `predict(tokens)` and `observe(targets)` that
             has read nothing and can be copied, or a reader or a model of ours.
-        text: The path of a file, the text itself or a file that is open for bytes, read as bytes; or token ids (N,).
+        text: The path of a file, the text itself or a file that is open for bytes, read as bytes; or token ids (N,), an
+            array or a tensor.
         process: In place of a predictor the command line of a process that speaks the protocol.
         vocabulary: The vocabulary whose tokens a text is read as, in place of bytes.
         types: Types in each distribution, for token ids; by default as many as `predict` gives.
@@ -325,7 +328,7 @@ def referee(
     requested = RefereeOptions.of(**plain_options(options) | claimed)
     if (predictor is None) == (process is None):
         raise UserError("give a predictor, or the command line of a process; one of them")
-    opened = refereed_text(text, vocabulary, types, start)
+    opened = refereed_text(array_of(text), vocabulary, types, start)
     predictor = unwrapped(predictor)
     if isinstance(predictor, LanguageModel):
         predictor = StaticReader(predictor)

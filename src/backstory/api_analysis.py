@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from backstory.api_arguments import (
+    array_of,
     check_one_text,
     examine_options,
     is_alone,
@@ -53,7 +54,7 @@ __all__ = ["compare", "examine", "explain", "report"]
 @checked()
 def examine(
     model: Path | str | list[Path | str] | tuple[Path | str, ...] | Run | nn.Module | Reader | Scorer,
-    corpus: Path | str | Dataset | np.ndarray | None = None,
+    corpus: Path | str | Dataset | np.ndarray | Tensor | None = None,
     experiment: str = "truncate",
     *,
     text: str | Path | BinaryIO | None = None,
@@ -69,7 +70,7 @@ def examine(
         model: A run's folder, or several that differ in their seed; `hf:PATH_OR_NAME`; a causal language model of
             transformers with its `tokenizer`; or a model, a reader or anything with `score` in memory.
         corpus: None for a run's own corpus (`split="valid"`), or a text file. For a model of Hugging Face the name or path
-            of a corpus. For a model in memory a prepared corpus, its name, or token ids (N,).
+            of a corpus. For a model in memory a prepared corpus, its name, or token ids (N,), an array or a tensor.
         experiment: `truncate`, `shuffle`, `reverse`, `drop`, `replace`, ... (`backstory ls experiments`).
         text: A text of your own in place of a split, as for `evaluate`.
         tokenizer: The tokenizer of a model of transformers.
@@ -89,6 +90,7 @@ def examine(
         >>> print(result.figures.effective_context.context)  # tokens
     """
     process: dict[str, Any] = {"ranks": ranks, "progress": progress}
+    corpus = array_of(corpus)
     model = on_token_ids(unwrapped(model), corpus, tokenizer)
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from backstory.config import UserError
 from backstory.config.arguments import described
@@ -74,6 +74,14 @@ _FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
 def is_alone(model: object, tokenizer: object) -> TypeGuard[LanguageModel]:
     """Return True for a model of Backstory in memory without its vocabulary, which reads token ids alone."""
     return isinstance(model, LanguageModel) and tokenizer is None
+
+
+def array_of(text: Any) -> Any:
+    """Return token ids that are a tensor, on any device, as an array; another text as it is."""
+    if not isinstance(text, Tensor):
+        return text
+    ids = text.detach().cpu()
+    return (ids.double() if ids.is_floating_point() else ids).numpy()
 
 
 def on_token_ids(model: Any, text: object, tokenizer: object) -> Any:

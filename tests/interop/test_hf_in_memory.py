@@ -271,9 +271,8 @@ def test_other_objects_are_refused(model: Any, tokenizer: Any) -> None:
 
 
 def test_a_module_of_ones_own_is_pointed_to_what_reads_it() -> None:
-    with pytest.raises(
-        TypeError, match=r"give bs.examine an object with `score` .*, or bs.referee one with `predict` and"
-    ):
+    ways = r"make a LanguageModel of another model .*, or give bs.examine an object with `score` .*, or bs.referee one with"
+    with pytest.raises(TypeError, match=ways):
         bs.evaluate(torch.nn.Linear(2, 2), TEXT)  # type: ignore[arg-type]
 
 

@@ -86,8 +86,32 @@ def test_a_reader_in_memory_is_audited_on_ids_or_a_corpus(tiny_run: Path, tiny_d
     for idle in ({"reader": "cache"}, {"precision": "bfloat16"}, {"after": "train"}):
         with pytest.raises(UserError, match=f"{next(iter(idle))} works with runs only"):
             bs.audit(model, ids, **idle)
+    with pytest.raises(UserError, match=r"reads token ids \(N,\) or a prepared corpus, not float64 of shape \(2,\); "):
+        bs.audit(model, torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
     cheat = bs.audit(PeeksAtNext(model), ids)
     assert not cheat.passed and cheat.checks is not None and not cheat.checks["causal"] and cheat.failures
+
+
+def test_token_ids_may_be_a_tensor(tiny_run: Path) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    ids = vocabulary.encode(TEXT)
+    tensor = torch.from_numpy(ids).long()
+    assert bs.audit(model, tensor, audit_seed=1) == bs.audit(model, ids, audit_seed=1)
+    sizes: dict[str, Any] = {"targets": 5, "maximum_context": 4}
+    assert bs.examine(model, tensor, **sizes).figures == bs.examine(model, ids, **sizes).figures
+    refereed = [bs.referee(StaticReader(model), text, cuts=5, seed=1).figures for text in (tensor, ids)]
+    assert refereed[0] == refereed[1]
+
+
+def test_readers_that_need_a_saved_run_say_so_of_a_model_in_memory(tiny_run: Path) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    for reader, problem in (
+        ("dynamic", "statistics of training gradients can only be collected from a saved run"),
+        ("learned", "a meta-learner can only be trained for a saved run"),
+    ):
+        with pytest.raises(UserError, match=f"{problem}.*reader='dynamic:rule=sgd,rate=0.0001'$"):
+            bs.evaluate(model, TEXT, tokenizer=vocabulary, reader=reader)
+    assert bs.evaluate(model, TEXT, tokenizer=vocabulary, reader="dynamic:rule=sgd,rate=0.0001").figures.audit.passed
 
 
 LOADING = [{"window": 4}, {"stride": 2}, {"dtype": "bfloat16"}, {"revision": "main"}, {"device_map": "auto"}]

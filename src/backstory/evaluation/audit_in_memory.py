@@ -40,8 +40,9 @@ def audit_in_memory(
 def token_ids(text: object) -> np.ndarray:
     """Return a text that is token ids (N,). Raises UserError for anything else."""
     if not (isinstance(text, np.ndarray) and text.ndim == 1 and len(text) and np.issubdtype(text.dtype, np.integer)):
+        wrong = f"{text.dtype} of shape {text.shape}" if isinstance(text, np.ndarray) else described(text)
         raise UserError(
-            f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {described(text)}; "
+            f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {wrong}; "
             "`vocabulary.encode(text)` gives ids"
         )
     return text

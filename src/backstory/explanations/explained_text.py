@@ -95,7 +95,8 @@ class ExplainedText:
             run, other, layers = theirs.run, theirs.reader, theirs.layers
         if run.vocabulary.words != setup.dataset.vocabulary.words:
             raise UserError(
-                f"{folder} has another vocabulary than {setup.run.name}, so their surprisals do not compare"
+                f"{folder} has another vocabulary than {setup.run.name}, so their surprisals do not compare; "
+                "evaluate both, and compare their bits per byte"
             )
         if theirs and not np.array_equal(theirs.split.ids, setup.split.ids):
             raise UserError(

@@ -130,6 +130,10 @@ class HuggingFaceRun(ModelElsewhere):
     def argument(self) -> str:
         return self.source
 
+    @property
+    def in_memory(self) -> bool:
+        return False  # messages name `hf:FOLDER` for a model that has yet to be saved
+
     def settings(self) -> dict[str, Any]:
         """Return the model's own settings, and how it is read."""
         model: HuggingFaceModel | ComposedModel = self.model

@@ -31,9 +31,9 @@ def _checked(causal: Any) -> Any:
     causal = unwrapped(causal)
     if not is_causal(causal):
         raise TypeError(
-            f"model must be a causal language model of transformers, not {described(causal)}; for another model "
-            "give bs.examine an object with `score` (docs/context.md), or bs.referee one with `predict` and `observe` "
-            "(docs/referee.md)"
+            f"model must be a causal language model of transformers, not {described(causal)}; make a LanguageModel of another "
+            "model (docs/python.md), or give bs.examine an object with `score` (docs/context.md), or bs.referee one with "
+            "`predict` and `observe` (docs/referee.md)"
         )
     return causal
 

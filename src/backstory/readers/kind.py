@@ -8,9 +8,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from backstory.config import UserError
 from backstory.models import Precision, Prediction
 from backstory.readers.base import Block, Reader
-from backstory.readers.gradient_statistics import Statistics, load_statistics
+from backstory.readers.gradient_statistics import NoStatistics, Statistics, load_statistics
 from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.runs.run import Run
 from backstory.storage.atomic import within
@@ -40,10 +41,18 @@ class BuildContext:
     def statistics(self, moving: str) -> Statistics:
         """Return the run's statistics of the weights that move, read from its folder once. Raises UserError."""
         self.run.check_as_trained("statistics of training gradients are")
-        return self._once(
-            ("statistics", moving),
-            lambda: load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.argument),
-        )
+        try:
+            return self._once(
+                ("statistics", moving),
+                lambda: load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.argument),
+            )
+        except NoStatistics:
+            if not self.run.in_memory:
+                raise
+            raise UserError(
+                f"{self.run.name} is in memory, and statistics of training gradients can only be collected from a saved run; "
+                "do without them: --reader dynamic:rule=sgd,rate=0.0001"
+            ) from None
 
     def ngrams(self, order: int, across_lines: bool) -> NgramCounts:
         """Return the n-grams of the run's training text up to a length, counted once. Raises UserError if it is not there."""

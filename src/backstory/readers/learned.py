@@ -355,6 +355,11 @@ def load_learned(folder: Path, name: str, weights: str, run: Path | str) -> Lear
 def _build(context: BuildContext, settings: LearnedSettings) -> LearnedReader:
     run = context.run
     run.check_as_trained("meta-learners are")
+    if run.in_memory and not (saved_in(run) / learned_name(settings.network)).exists():
+        raise UserError(
+            f"{run.name} is in memory, and a meta-learner can only be trained for a saved run; use another reader, such as "
+            "--reader dynamic:rule=sgd,rate=0.0001"
+        )
     learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.argument)
     statistics = context.statistics(learned.base.moving)
     return LearnedReader(run.model, learned, statistics, context.precision, settings)

@@ -44,6 +44,10 @@ class ModelElsewhere(Run):
         return self.called
 
     @property
+    def in_memory(self) -> bool:
+        return True
+
+    @property
     def results(self) -> None:
         return None
 

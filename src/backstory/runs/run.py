@@ -136,6 +136,11 @@ class Run:
         return str(self.folder)
 
     @property
+    def in_memory(self) -> bool:
+        """True if no command can open it."""
+        return False
+
+    @property
     def results(self) -> Path | None:
         """The folder of results by default; None for a model from elsewhere."""
         return self.folder
