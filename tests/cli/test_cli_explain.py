@@ -34,7 +34,7 @@ def test_columns_in_a_pipe(command: Command, run_copy: Path) -> None:
     assert [line.split()[1:3] for line in lines] == [
         [w["text"], f"{s:.2f}"] for w, s in zip(words, surprisal, strict=True)
     ]
-    assert all(line.count(", ") == 1 for line in lines)  # two candidates
+    assert all(line.count(" · ") == 1 for line in lines)  # two candidates
     assert summary.startswith("run reads these 7 words at perplexity ") and summary.endswith("nothing was read first.")
     assert written["kind"] == "explanation" and set(written["provenance"]) == PROVENANCE
 
@@ -65,6 +65,9 @@ def test_shades_in_a_real_terminal(run_copy: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("NO_COLOR", raising=False)
     text = in_a_terminal("explain", "surprisal", "run", "--words", "30")
     assert text.count("\x1b[38;2;") > 20 and "surprisal  0.00 nats" in text
+    lines = text.splitlines()
+    summary = lines[next(i for i, line in enumerate(lines) if line.startswith("run reads these 30 words")) :]
+    assert len(summary) > 1 and all(len(line) <= 50 for line in summary), "it is broken between words"
 
 
 @pytest.mark.full
@@ -235,7 +238,7 @@ def test_cases_of_a_cache_are_looked_for(command: Command, run_copy: Path) -> No
     reader = ("--reader", "cache:window=12,theta=2e4", "--split", "train")
     done = command("explain", "cache", "run", "--find", "both", *reader)
     assert (done.code, done.err) == (0, "")
-    success, failure = (line for line in done.out.splitlines() if "was looked for: " in line)
+    success, failure = (line for line in done.out.splitlines() if "was searched for: " in line)
     assert "of the cache’s mass lies on it" in success and "the cache does not hold it" in failure
     assert len(list(run_copy.glob("explain-cache-train-*find-*/result.json"))) == 2
     refused = command("explain", "cache", "run", "--find", "both", "--html", "page.html", *reader)

@@ -1,8 +1,22 @@
-"""Progress where there is no terminal: a line every minute."""
+"""Progress: a bar on a terminal, and elsewhere a line every minute."""
+
+import io
 
 import pytest
+from rich.console import Console
 
 from backstory.config import terminal
+
+
+def test_nothing_is_counted_before_the_work_says_how_much_there_is() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with terminal.shown_progress(console), terminal.progress_bar("reading", "MB", 10) as progress:
+        display = terminal._DISPLAY.get()
+        assert display is not None and display.bars is not None
+        task = display.bars.tasks[0]
+        assert (task.total, task.fields["counts"]) == (None, "")
+        progress(20, 1000)
+        assert (task.completed, task.total, task.fields["counts"]) == (2, 100, "2 of 100 MB")
 
 
 def test_the_time_left_is_that_of_the_present_part_of_the_work(

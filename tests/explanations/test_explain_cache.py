@@ -192,7 +192,7 @@ def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
     assert passage.title.endswith(f"of the cache, word {found.target:,}")
     assert [p.name.endswith(f"find-{case}") for p in run.glob("explain-cache-train*")] == [True]
     page = render_passage(result)
-    assert f"‘{passage.words[-1].text}’, was looked for" in page
+    assert f"The last word, ‘{passage.words[-1].text}’, is the case that was searched for" in page
 
 
 def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:

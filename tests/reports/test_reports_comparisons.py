@@ -32,8 +32,8 @@ def elements(svg: str, tag: str) -> list[str]:
 def test_a_sentence_says_how_well_each_reads_and_where_it_learns(made: Any) -> None:
     assert comparisons.compared(result(made)) == (
         "demo reads 3,000 words in 12 documents at perplexity 86.5 with learned, 88.2 with dynamic, 89.1 with static: "
-        "learned over static gains +0.030 nats per word (95%: -0.010 to +0.050). Among the first 100 words of a document it "
-        "gains 0.000, after 100 to 200 +0.030."
+        "learned over static gains +0.030 nats per word (95%: -0.010 to +0.050). The gain is 0.000 in the first 100 words of "
+        "a document, and +0.030 after 100 to 200."
     )
     one = made.comparison()
     one["positions"] = one["positions"][:1]

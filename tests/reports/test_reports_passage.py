@@ -235,7 +235,7 @@ def test_what_the_script_is_given() -> None:
     assert data["words"][2]["lists"] == [
         ["expected (model)", [["the", 50.0, "50.0%", False], ["<b>", 0.0, "<0.1%", True]]],
         ["expected (buffer)", [["Kim", 90.0, "90.0%", False]]],
-        ["attention", [["said", 75.0, "0.75", False], ["Kim", 25.0, "0.25", False]]],
+        ["attention", [["said", 100.0, "0.750", False], ["Kim", 33.3, "0.250", False]]],
     ]
     assert data["shades"][1] == {"looks": ["warm8 loss", "cool4", "", "cool8", "", ""]}
     assert data["shades"][2]["links"][2] == [[0, "cool2"], [1, "cool6"]]
@@ -284,9 +284,9 @@ def test_long_lines_are_broken_to_fit() -> None:
         "      word   mixture, %     nats",
         "   1  ann         1.000     0.50",
         "      cache  a 50.0%",
-        "      model  token0 10.0%, token1 10.0%",
+        "      model  token0 10.0% · token1 10.0%",
         "   2  jam         2.000        –",
-        "      cache  token0 10.0%, token1 10.0%",
+        "      cache  token0 10.0% · token1 10.0%",
     ]
     alone = Passage(passage.words, (Candidates("expected", lists),), "a text")  # without a number
     assert list(passage_terminal.columns(alone, width=30))[1:3] == ["   1  ann", "      cache  a 50.0%"]
@@ -299,8 +299,8 @@ def test_what_a_chosen_word_looks_back_at_is_seen_without_javascript_and_in_colu
     assert ["data-lead" in a for a in seen.attributes] == [True, True, False, False, False]
     data = json.loads(seen.data)
     assert (data["lead"], data["first"]) == (2, 3)
-    assert data["words"][3]["lists"][2] == ["attention", [["c", 75.0, "0.75", False], ["a\nb", 25.0, "0.25", False]]]
-    assert data["words"][4]["lists"] == [["attention", [["b c", 50.0, "0.5", False]]]]
+    assert data["words"][3]["lists"][2] == ["attention", [["c", 100.0, "0.750", False], ["a\nb", 33.3, "0.250", False]]]
+    assert data["words"][4]["lists"] == [["attention", [["b c", 100.0, "0.500", False]]]]
     head, *lines = (line.split() for line in passage_terminal.columns(led()))
     assert head[:4] == ["word", "attention", "of", "'d'"]
     assert [line[:2] for line in lines] == [["a", "0.2500"], ["b", "0.2500"], ["1", "c"], ["2", "d"], ["3", "e"]]
@@ -312,7 +312,7 @@ def test_a_chosen_word_is_told_of_below_the_text_in_a_terminal() -> None:
     passage_terminal.show(led(), console)
     printed = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
     assert "of 'd' on the words before it" in printed and "'d': gate 50.0%" in printed
-    assert "expected  buffer  d 50.0%\nexpected  model   e 25.0%, d 10.0%\n" in printed
+    assert "expected  buffer  d 50.0%\nexpected  model   e 25.0% · d 10.0%\n" in printed
 
 
 def test_white_space_of_the_text_is_kept() -> None:
@@ -326,3 +326,11 @@ def test_the_script_ends_no_element_and_asks_the_network_for_nothing() -> None:
     assert "</" not in passage_html.SCRIPT
     for word in ("fetch", "XMLHttpRequest", "import", "innerHTML", "eval", "http", "insertAdjacentHTML"):
         assert word not in passage_html.SCRIPT
+
+
+def test_bars_of_weights_are_as_long_as_the_weights() -> None:
+    """Also of weights above the end of the scale, which all have the full colour."""
+    words = tuple(Word(name, " ") for name in "abc")
+    layer = Weights("mass", ((), (), ((0, 0.8), (1, 0.02))), high=0.016)
+    data = json.loads(Seen(passage_html.figure(Passage(words, (layer,), "t"), "p")).data)
+    assert data["words"][2]["lists"] == [["mass", [["a", 100.0, "0.800", False], ["b", 2.5, "0.0200", False]]]]

@@ -14,7 +14,7 @@ import tyro
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, text_source
 from backstory.config import UserError, check_name
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
-from backstory.config.terminal import make_console, progress_bar
+from backstory.config.terminal import fitted, make_console, progress_bar
 from backstory.storage.atomic import check_apart
 
 if TYPE_CHECKING:
@@ -140,4 +140,4 @@ def show(
     else:
         sections.show(result, make_console())
         if summary is not None:
-            print(f"\n{summary(result)}")
+            print(fitted(f"\n{summary(result)}"))

@@ -306,11 +306,13 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
         if display.bars is None:
             yield _lines(display.console, description, unit, size)
             return
-        bars, task = display.bars, display.bars.add_task(description, total=1, unit=unit)
+        # Until the work says how much there is, as while a model is loaded, the bar moves and nothing is counted.
+        bars, task = display.bars, display.bars.add_task(description, total=None, counts="")
 
         def update(done: int, total: int) -> None:
             CLOCK.seconds()  # often, so that little work is left out with a suspension
-            bars.update(task, completed=done / size, total=total / size)
+            counts = f"{done / size:,.0f} of {total / size:,.0f} {unit}"
+            bars.update(task, completed=done / size, total=total / size, counts=counts)
 
         try:
             yield update
@@ -355,7 +357,7 @@ def _bars(console: Console) -> "Progress":
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     # No markup: a description may hold a path with square brackets.
-    counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}", markup=False)
+    counts = TextColumn("{task.fields[counts]}", markup=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(None), counts, TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True)
 

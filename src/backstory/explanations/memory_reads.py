@@ -170,8 +170,8 @@ class _Trace:
 def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explanation:
     lead = len(words) - len(task.spans)
     note = (
-        "The weight of the slots that each word wrote, by its share in them, of the mean of all reading heads; with what older "
-        "words wrote, weights add up to what is read."
+        "How much is read of each earlier word: the read weights (mean of the heads) of the slots that it wrote, times its "
+        "share in each slot. Words too far back to show are counted in ‘read of older words’."
     )
     reads = weights_layer(READS, [{}] * lead + trace.links, note)
     # Show only the words before the passage from the first one that is read.

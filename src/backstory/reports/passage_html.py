@@ -97,15 +97,18 @@ def _candidate(token: str, p: float, word: str) -> list[Any]:
 
 
 def _looked_at(layer: Weights, index: int, passage: Passage) -> list[list[Any]]:
-    """Return the earlier words with the largest weights, formatted as candidates; a span of one weight counts once."""
+    """Return the earlier words with the largest weights, formatted as candidates; a span of one weight counts once.
+
+    The largest has the longest bar.
+    """
     links = sorted(layer.links[index])
     begins = [i for i, (a, b) in enumerate(pairwise(links), 1) if b[0] != a[0] + 1 or b[1] != a[1]]
     runs = [links[i:j] for i, j in pairwise([0, *begins, len(links)])]
     most = sorted(runs, key=lambda run: -abs(run[0][1]))[:MOST_LOOKED_AT]
-    parts = []
+    parts, longest = [], abs(most[0][0][1])
     for run in most:
         (first, weight), *rest = run
         text = passage.words[first].text + "".join(passage.words[j].before + passage.words[j].text for j, _ in rest)
-        width = min(100.0, 100 * abs(weight) / layer.high) if layer.high > 0 else 0.0
-        parts.append([text, round(width, 1), f"{weight:.3g}", False])
+        width = 100 * abs(weight) / longest if longest else 0.0
+        parts.append([text, round(width, 1), f"{weight:#.3g}", False])
     return parts

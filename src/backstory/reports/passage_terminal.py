@@ -19,6 +19,8 @@ from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
 """Number of words listed below the text, the most strongly coloured first."""
+BETWEEN = " · "
+"""Separator of candidates; not a comma, which is a candidate in most texts."""
 LONGEST_WORD = 40
 """Width of a word above which its end is left out of a column; an address or a code may have thousands of letters."""
 PALE = 300
@@ -104,7 +106,7 @@ def _fitted(layer: Candidates, index: int, width: int) -> Iterator[str]:
     for part, tokens in expected.items():
         line = f"{'':>6}{cell(part if len(expected) > 1 else layer.name):<{longest if len(expected) > 1 else 0}} "
         for number, (token, p) in enumerate(tokens):
-            more = f"{', ' if number else ' '}{_probable(token, p)}"
+            more = f"{BETWEEN if number else ' '}{_probable(token, p)}"
             if cell_len(line) + cell_len(more) > width:
                 break
             line += more
@@ -125,7 +127,7 @@ def _figures(passage: Passage) -> list[Numbers]:
 def _expected(layer: Candidates, index: int) -> dict[str, str]:
     """Return the tokens that each part expected at a word."""
     parts = layer.lists[index].items()
-    return {part: ", ".join(_probable(token, p) for token, p in tokens) for part, tokens in parts}
+    return {part: BETWEEN.join(_probable(token, p) for token, p in tokens) for part, tokens in parts}
 
 
 def _probable(token: str, p: float) -> str:

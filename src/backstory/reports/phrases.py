@@ -318,4 +318,4 @@ def _case(figures: ExplanationFigures) -> str:
         f"{percent(100 * case.share)} of the cache’s mass lies on it" if case.share else "the cache does not hold it"
     )
     entropy = f"the entropy of that mass over all places is {formats.decimal(case.entropy, 2)} nats"
-    return f" The last one, ‘{case.word}’, was looked for: {share}, and {entropy}."
+    return f" The last word, ‘{case.word}’, is the case that was searched for: {share}, and {entropy}."

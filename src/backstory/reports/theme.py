@@ -92,8 +92,8 @@ def rendered(template: str, **values: object) -> Markup:
 
 
 def breakable(text: str) -> Markup:
-    """Let a dotted name wrap after its dots and underscores."""
-    return Markup(re.sub(r"(?<=\w)([._])(?=\w)", r"\1<wbr>", str(escape(text))))
+    """Let a name wrap after the dots, underscores and plus signs inside it."""
+    return Markup(re.sub(r"(?<=\w)([._+])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 def slug(text: str) -> str:

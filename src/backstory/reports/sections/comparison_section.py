@@ -113,8 +113,8 @@ def compared(result: Comparison) -> str:
     # The last stretch may come from a single long document.
     most = max(later, key=lambda position: position.tokens)
     return (
-        f"{sentence} Among the first {count(first.to)} {plural(f.unit)} of a document it gains "
-        f"{signed(first.gains[-1].gain)}, after {count(most.from_)} to {count(most.to)} {signed(most.gains[-1].gain)}."
+        f"{sentence} The gain is {signed(first.gains[-1].gain)} in the first {count(first.to)} {plural(f.unit)} of a document, "
+        f"and {signed(most.gains[-1].gain)} after {count(most.from_)} to {count(most.to)}."
     )
 
 

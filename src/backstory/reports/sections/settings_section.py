@@ -136,7 +136,7 @@ def _versions(origin: ProvenanceRecord) -> str:
 
 
 def _precision(origin: ProvenanceRecord) -> str:
-    if origin.precision and origin.precision_reason:
+    if origin.precision and origin.precision_reason and origin.precision_reason != "requested":
         return f"{origin.precision}, because {origin.precision_reason}"
     return origin.precision or ""
 
