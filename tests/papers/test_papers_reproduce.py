@@ -16,6 +16,7 @@ from small_suites import CLAIM, Reproduced, finish, reproduce, start, suite, wri
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, to_dict
+from backstory.context import read_examination
 from backstory.papers.claims import judge
 from backstory.reports import read, render
 from backstory.results import EvaluationFigures
@@ -520,3 +521,37 @@ def test_runs_end_after_their_minutes_and_say_so(desk: Path, capsys: pytest.Capt
     assert "2 runs of 0.1 min, all finished" in capsys.readouterr().out
     assert main(["reproduce", "suite.yaml", "--out", str(folder), "--minutes", "0.2", "--dry-run"]) == 2
     assert "trained with other settings" in capsys.readouterr().err
+
+
+SWAP = """
+import backstory as bs
+from backstory.context import Condition, Experiment
+
+
+def swap(context, target, tags, random):
+    return context[::-1].copy()
+
+
+def conditions(examination):
+    return [Condition("swap", "swap", examination.context, swap)]
+
+
+bs.register("experiment", "swap", Experiment("swap all words", conditions))
+"""
+
+
+@pytest.mark.full
+def test_a_suite_may_examine_with_an_experiment_of_a_plugin(desk: Path) -> None:
+    """Its result has no picture, so that nothing but its own plugin knows it."""
+    (desk / "swap.py").write_text(SWAP, encoding="utf-8")
+    system = suite()["systems"][0]
+    examination = {"experiment": "swap", "targets": 20, "maximum_context": 30, "context": 10}
+    system["small"] |= {"seeds": [1], "examinations": [examination]}
+    write(suite(systems=[system], claims=[]))
+    running = start("suite.yaml", "--plugin", "swap.py")
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0 and "plain" in out, err
+    (run,) = figures(desk)["runs"]
+    assert [(e["experiment"], e["targets"], e["maximum_context"]) for e in run["examinations"]] == [("swap", 20, 30)]
+    (folder,) = (desk / "runs" / "suite-small" / "runs" / "plain-seed1").glob("examine-swap-*")
+    assert [c.name for c in read_examination(folder).figures.conditions] == ["swap"]

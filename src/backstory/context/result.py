@@ -16,8 +16,8 @@ from backstory.context.examination_table import table
 from backstory.context.losses import LOSSES, Losses
 from backstory.reports.sections.context_section import examination_plots
 from backstory.reports.svg import FILES
-from backstory.results.examination_record import EffectRecord, ExaminationFigures, ExaminedModel
-from backstory.results.result_file import OtherFigures, Result, result_at, write_result
+from backstory.results.examination_record import ExaminationFigures, ExaminedModel
+from backstory.results.result_file import Result, as_examination, result_at, write_result
 from backstory.storage.atomic import write_atomically
 from backstory.storage.provenance import check_place
 from backstory.storage.run_files import RESULT
@@ -151,7 +151,4 @@ def read_examination(folder: Path | str) -> ExaminationResult:
     losses, result = Losses.load(path / LOSSES), result_at(path / RESULT)
     if result.kind != ExaminationFigures.kind:
         raise UserError(f"{path / RESULT} is not an examination; name the folder of one")
-    if isinstance(result.figures, OtherFigures):  # an experiment from outside, without a picture
-        record = ExaminationFigures[EffectRecord].read(result.figures.values, str(path / RESULT), "figures")
-        result = replace(result, figures=record)
-    return ExaminationResult.of(result, [losses])
+    return ExaminationResult.of(as_examination(result), [losses])

@@ -13,10 +13,16 @@ from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
 from backstory.papers.suite import PlannedExamination, PlannedReading, Scale, Suite, System
 from backstory.papers.suite_jobs import DONE, FAILED, RunJob
-from backstory.results import EvaluationFigures, ExaminationFigures, ReproductionFigures, Result, TrainingFigures
+from backstory.results import (
+    EvaluationFigures,
+    ReproductionFigures,
+    Result,
+    TrainingFigures,
+)
 from backstory.results.common import CorpusRecord, ProvenanceRecord
 from backstory.results.examination_record import TruncationFigures
 from backstory.results.reproduction_record import ProtocolRecord, SystemRecord
+from backstory.results.result_file import as_examination
 from backstory.results.suite_run_record import ExaminedRecord, ReadingRecord, RunRecord
 from backstory.storage.provenance import commit, versions
 
@@ -129,7 +135,7 @@ def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:
         weights=origin.weights,
         seconds=round(sum(r.provenance.seconds or 0.0 for r in results), 1),
         readings=tuple(_reading(command.reading, r, suite) for command, r in finished if command.reading),
-        examinations=tuple(_examined(command.examination, r.figures) for command, r in finished if command.examination),
+        examinations=tuple(_examined(command.examination, r) for command, r in finished if command.examination),
         effect_sizes=effect_sizes(suite, job.folder, run),
     )
 
@@ -150,7 +156,8 @@ def _reading(reading: PlannedReading, result: Result[EvaluationFigures], suite: 
     )
 
 
-def _examined(examination: PlannedExamination, figures: ExaminationFigures) -> ExaminedRecord:
+def _examined(examination: PlannedExamination, result: Result[Any]) -> ExaminedRecord:
+    figures = as_examination(result).figures
     return ExaminedRecord(
         experiment=figures.experiment,
         split=figures.split,

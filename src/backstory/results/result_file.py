@@ -16,7 +16,7 @@ from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
 from backstory.results.display import Displayable, escaped
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
-from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
+from backstory.results.examination_record import EXPERIMENTS, EffectRecord, ExaminationFigures, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.referee_record import RefereeFigures
 from backstory.results.reproduction_record import ReproductionFigures
@@ -161,6 +161,20 @@ def figures_from(kind: str, data: Mapping[str, Any]) -> Figures:
         known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)
         known = PicturedFigures if known is None and data.get("picture") is not None else known
     return OtherFigures(kind=kind, values=data) if known is None else convert(known, data, path)
+
+
+def as_examination(result: Result[Any]) -> Result[ExaminationFigures[Any]]:
+    """Return an examination with figures of its kind, also one of an experiment from outside without a picture.
+
+    Raises UserError.
+    """
+    if not isinstance(result.figures, OtherFigures):
+        return result
+    try:
+        figures = convert(ExaminationFigures[EffectRecord], result.figures.values, "figures")
+    except WrongValue as wrong:
+        raise UserError(f"{result.source} is damaged: {wrong}; {AGAIN}") from None
+    return replace(result, figures=figures)
 
 
 @checked()
