@@ -107,6 +107,12 @@ def test_how_to_measure_again_is_complete(run: Any) -> None:
         assert fact in text
 
 
+def test_a_precision_that_was_requested_needs_no_reason(run: Any, made: Any) -> None:
+    made_of = {"precision": "float32", "precision_reason": "requested"}
+    text = flat(Page(render([run(results={"e": made.result("evaluation", made.evaluation(), **made_of)})])))
+    assert "Precisionfloat32" in text and "requested" not in text
+
+
 @pytest.mark.full
 def test_facts_on_which_results_differ_are_said_for_each(run: Any, made: Any) -> None:
     results = made.everything()

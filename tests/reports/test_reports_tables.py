@@ -210,3 +210,10 @@ def test_numbers_read_well(said: str, expected: str) -> None:
 )
 def test_how_an_audit_ended(audit: dict[str, Any], told: str) -> None:
     assert AuditRecord.read(audit, "x").in_words() == told
+
+
+def test_names_of_readers_wrap_at_their_plus_and_long_cells_are_marked() -> None:
+    table = Table((Column("Reader"), Column("Settings")), (("dynamic+cache", "x" * 41), ("a + b", "x" * 40)))
+    html = str(html_piece(Tabular(table, "readers")))
+    assert "dynamic+<wbr>cache" in html and "a + b" in html
+    assert f'<td class="long">{"x" * 41}</td>' in html and f"<td>{'x' * 40}</td>" in html
