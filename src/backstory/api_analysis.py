@@ -90,8 +90,7 @@ def examine(
         >>> print(result.figures.effective_context.context)  # tokens
     """
     process: dict[str, Any] = {"ranks": ranks, "progress": progress}
-    corpus = array_of(corpus)
-    model = on_token_ids(unwrapped(model), corpus, tokenizer)
+    model = on_token_ids(unwrapped(model), array_of(corpus), tokenizer)
     if isinstance(model, list | tuple):
         if not all(isinstance(run, str | Path) for run in model):
             raise TypeError("several models must be named by the folders of their runs")
@@ -113,7 +112,7 @@ def examine(
         raise UserError("a model in memory has no corpus of its own; name one, or give token ids")
     requested = examine_options(experiment, options)
     text_config = TextConfig(corpus=str(corpus), field=requested.field or TextConfig().field)
-    dataset = prepare(text_config) if isinstance(corpus, str | Path) else corpus
+    dataset: Dataset | np.ndarray = prepare(text_config) if isinstance(corpus, str | Path) else array_of(corpus)
     subject: Any = model
     return examine_model(subject, dataset, requested, name=name or "model", **process)
 
