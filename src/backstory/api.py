@@ -272,7 +272,7 @@ def audit(
     model = on_token_ids(unwrapped(model), text, tokenizer)
     if isinstance(model, Reader) or is_alone(model, tokenizer):
         return audit_in_memory(model, text, progress, options)
-    if isinstance(text, Dataset | np.ndarray):
+    if isinstance(text, Dataset | np.ndarray | Tensor):
         raise UserError(
             "a run reads its own corpus or a text, not token ids; give a text, or the model: `bs.load(RUN)[0]`"
         )
