@@ -1,5 +1,6 @@
 """A session gives the figures of `evaluate`, whenever lines arrive, and is saved and resumed bit for bit."""
 
+import errno
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from test_resuming import DAMAGE, other_weights
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
+from backstory.config.errors import NoDisk
 from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
@@ -290,6 +292,26 @@ def test_a_killed_session_goes_on_after_the_line_that_it_says(
     told = {line.number: line for line in rest}
     assert told and {n: line for n, line in ((e.number, e) for e in expected) if n in told} == told
     assert end_of_both == end
+
+
+def test_a_full_disk_names_the_line_to_go_on_from(
+    tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `--resume`: the same command is refused where a session was saved."""
+    folder, saves = tmp_path / "session", iter(range(2))
+
+    def save_until_full(*arguments: Any) -> Path:
+        if next(saves, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        return save_reading(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(NoDisk) as full:
+        patch.setattr("backstory.evaluation.session.save_reading", save_until_full)
+        read_file(tiny_run, text, folder=folder, save_every=1e-9)
+    saved = load_reading(folder)
+    assert saved is not None
+    line = saved.progress["lines"] + 1
+    assert f"make room on that disk, and go on with --resume from line {line:,} on" in str(full.value)
 
 
 def test_other_text_after_a_line_that_was_read_in_part(

@@ -16,6 +16,7 @@ import torch
 from backstory.config import TextConfig, UserError
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
+from backstory.config.errors import AGAIN, NoDisk, refused
 from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
@@ -327,13 +328,14 @@ def session(
             return
         saver = SessionSaver(opened, folder, reader_identity(loaded, layers, opened_reader), save_every)
         opened.on_block = saver.save_if_due
-        try:
-            yield opened
-        except (UserError, BrokenPipeError):
-            # What was read is whole: a later part is not text, or nobody reads the output.
+        with saver.explained_full_disk():
+            try:
+                yield opened
+            except (UserError, BrokenPipeError):
+                # What was read is whole: a later part is not text, or nobody reads the output.
+                saver.save()
+                raise
             saver.save()
-            raise
-        saver.save()
 
 
 class SessionSaver:
@@ -342,6 +344,8 @@ class SessionSaver:
     def __init__(self, session: Session, folder: Path, identity: Mapping[str, Any], save_every: float) -> None:
         self.session, self.folder, self.identity, self.save_every = session, folder, identity, save_every
         self._saved_tokens, self._saved_at = session.state.tokens, time.monotonic()
+        self._saved_lines: int | None = None
+        """Whole lines at the last save, if there was one."""
 
     def save_if_due(self) -> None:
         """Save the session if the last save was `save_every` seconds ago, except within a very long line."""
@@ -362,6 +366,19 @@ class SessionSaver:
             state = replace(state, lines=partial.number)
         save_reading(self.folder, state.tokens, self.session.reader, self.identity, asdict(state))
         self._saved_tokens, self._saved_at = state.tokens, time.monotonic()
+        self._saved_lines = state.lines
+
+    @contextmanager
+    def explained_full_disk(self) -> Iterator[None]:
+        """Raise NoDisk that says from which line to go on, if a disk is full after the session was saved."""
+        try:
+            yield
+        except OSError as error:
+            refusal = refused(error)
+            if not isinstance(refusal, NoDisk) or self._saved_lines is None:
+                raise
+            remedy = f"go on with --resume from line {self._saved_lines + 1:,} on; the lines before are saved"
+            raise NoDisk(f"{str(refusal).removesuffix(AGAIN)}{remedy}") from None
 
 
 def _saved_session(folder: Path, resume: bool) -> ReadingCheckpoint | None:
