@@ -287,9 +287,10 @@ def test_findings_name_the_departures_of_both_systems_and_of_the_tags(rows: list
 
 
 def test_a_run_of_a_suite_records_the_source_of_its_tags() -> None:
-    figures = result_at(RESULTS / "examine-demo.json").figures
+    result = result_at(RESULTS / "examine-demo.json")
     for tagger in (None, "gold (pos/penn/valid.txt)"):
-        record = _examined(PlannedExamination(), replace(figures, tagger=tagger)).to_dict()
+        figures = replace(result.figures, tagger=tagger)
+        record = _examined(PlannedExamination(), replace(result, figures=figures)).to_dict()
         assert record.get("tagger") == tagger and ("tagger" in record) == (tagger is not None)
 
 

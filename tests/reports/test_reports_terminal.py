@@ -82,7 +82,7 @@ def test_columns_where_there_are_no_colours(settings: dict[str, Any]) -> None:
         "word", "surprisal, nats", "gain over b, nats", "rank", "expected"]  # fmt: skip
     assert [line.split()[:2] for line in lines] == [[str(i), word] for i, word in enumerate(WORDS, start=1)]
     assert re.split(r"\s{2,}", lines[2].strip()) == [
-        "3", "<b>", "8.00", "0.00", "1,234", "model: the 50.0%, <b> 0.0%; buffer: Kim 90.0%"]  # fmt: skip
+        "3", "<b>", "8.00", "0.00", "1,234", "model: the 50.0% · <b> 0.0%; buffer: Kim 90.0%"]  # fmt: skip
     assert "–" in lines[4]
 
 
