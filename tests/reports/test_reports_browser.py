@@ -302,7 +302,7 @@ def test_weights_shade_the_words_before(layered: Path, opened: Open) -> None:
     words(page).nth(2).hover()
     assert words(page).evaluate_all("all => all.map(w => w.className)") == ["cool2", "cool6", " on", "", "", ""]
     told = re.sub(r"\s+", " ", panel(page))
-    assert "attention said 0.75 Kim 0.25" in told
+    assert "attention said 0.750 Kim 0.250" in told
     assert "expected (buffer) Kim 90.0%" in told and "<b> <0.1%" in told
     words(page).nth(5).hover()
     assert words(page).evaluate_all("all => all.map(w => w.className)") == ["", "", "", "", "cool4", " on"]
@@ -315,7 +315,7 @@ def test_a_chosen_word_is_told_of_at_once_and_words_before_the_passage_are_not_c
     looks = ["cool2", "cool2", "cool6", " on", ""]
     assert words(page).evaluate_all("all => all.map(w => w.className)") == looks
     told = re.sub(r"\s+", " ", panel(page))
-    assert "word 2 of 3" in told and "expected (buffer) d 50.0%" in told and "attention c 0.75 a b 0.25" in told
+    assert "word 2 of 3" in told and "expected (buffer) d 50.0%" in told and "attention c 0.750 a b 0.250" in told
     words(page).nth(0).hover()  # the heat map stays while one looks at it
     words(page).nth(0).click(force=True)
     assert words(page).evaluate_all("all => all.map(w => w.className)") == looks and "word 2 of 3" in panel(page)
