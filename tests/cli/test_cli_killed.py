@@ -1,4 +1,4 @@
-"""What a killed command left unfinished is removed by the next one that writes the same file or folder."""
+"""The remains of a killed command are removed by the next one that writes the same file or folder."""
 
 import shutil
 import subprocess

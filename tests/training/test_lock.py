@@ -182,8 +182,8 @@ def test_a_disk_without_room_for_a_lock_is_told_and_no_folder_left(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(os, "open", full)
-    told = pytest.raises(NoDisk, match=r"cannot write to .*\.lock: No space left on device; make room on that disk")
-    with told, locked(tmp_path / "new" / "run", "training", "--out"):
+    no_room = pytest.raises(NoDisk, match=r"cannot write to .*\.lock: No space left on device; make room on that disk")
+    with no_room, locked(tmp_path / "new" / "run", "training", "--out"):
         pass
     assert list(tmp_path.iterdir()) == []
 

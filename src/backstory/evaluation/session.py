@@ -16,7 +16,7 @@ import torch
 from backstory.config import TextConfig, UserError
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
-from backstory.config.errors import AGAIN, NoDisk, refused
+from backstory.config.errors import NoDisk, refused
 from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
@@ -374,11 +374,13 @@ class SessionSaver:
         try:
             yield
         except OSError as error:
-            refusal = refused(error)
-            if not isinstance(refusal, NoDisk) or self._saved_lines is None:
+            if self._saved_lines is None:
                 raise
             remedy = f"go on with --resume from line {self._saved_lines + 1:,} on; the lines before are saved"
-            raise NoDisk(f"{str(refusal).removesuffix(AGAIN)}{remedy}") from None
+            refusal = refused(error, again=remedy)
+            if not isinstance(refusal, NoDisk):
+                raise
+            raise refusal from None
 
 
 def _saved_session(folder: Path, resume: bool) -> ReadingCheckpoint | None:

@@ -31,7 +31,7 @@ class Preparation:
     output: Path
     """The file in the run's folder that it writes."""
     needs: dict[str, str]
-    """What it takes from the run's folder of readers, by name, and the command that makes it."""
+    """Names of what it takes from the run's folder of readers, each with the command that makes it."""
 
     @property
     def made(self) -> str:

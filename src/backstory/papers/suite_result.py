@@ -13,12 +13,7 @@ from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
 from backstory.papers.suite import PlannedExamination, PlannedReading, Scale, Suite, System
 from backstory.papers.suite_jobs import DONE, FAILED, RunJob
-from backstory.results import (
-    EvaluationFigures,
-    ReproductionFigures,
-    Result,
-    TrainingFigures,
-)
+from backstory.results import EvaluationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
 from backstory.results.examination_record import TruncationFigures
 from backstory.results.reproduction_record import ProtocolRecord, SystemRecord
