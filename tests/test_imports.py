@@ -199,3 +199,22 @@ def test_optuna_transformers_and_the_compiler_of_torch_are_imported_late() -> No
     assert (
         "torch" in modules and modules & {"optuna", "transformers", "sympy"} == set()
     )  # sympy comes with torch._dynamo
+
+
+@pytest.mark.full
+def test_the_package_imports_without_what_only_posix_has() -> None:
+    code = """
+import importlib, os, pkgutil, signal, sys
+import multiprocessing, numpy, subprocess, torch  # they know the real system
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+for module, names in ((signal, ("SIGHUP", "SIGKILL", "SIGXCPU")), (os, ("geteuid", "killpg", "sched_getaffinity"))):
+    for name in names:
+        delattr(module, name)
+sys.modules |= {"fcntl": None, "resource": None}
+import backstory
+for module in pkgutil.walk_packages(backstory.__path__, "backstory."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -113,7 +113,7 @@ def fsync_folder(folder: Path) -> None:
 
 def fsync_file(path: Path) -> None:
     """Make the content of a file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows needs the right to write
     try:
         os.fsync(descriptor)
     finally:

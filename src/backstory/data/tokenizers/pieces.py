@@ -218,8 +218,8 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _child(request: bytes, seconds: float) -> tuple[bytes, int]:
-    """Run the trial, and return its output and exit code."""
+def _child(request: bytes, seconds: float) -> tuple[bytes, int | None]:
+    """Run the trial, and return its output and exit code, or None if it was stopped after so many seconds."""
     # -P: the modules beside the script have names of packages.
     command = [sys.executable, "-P", str(Path(__file__).with_name("tokenizer_trial.py"))]
     try:
@@ -233,7 +233,7 @@ def _child(request: bytes, seconds: float) -> tuple[bytes, int]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return error.stdout or b"", -signal.SIGKILL
+        return error.stdout or b"", None
     return ended.stdout, ended.returncode
 
 
@@ -255,9 +255,10 @@ def _fault(findings: dict[str, Any]) -> str:
     return ""
 
 
-def _ending(code: int, seconds: float, step: str) -> str:
-    """Return why a trial did not end."""
-    if -code in (signal.SIGKILL, getattr(signal, "SIGXCPU", None)):
+def _ending(code: int | None, seconds: float, step: str) -> str:
+    """Return why a trial did not end; `code` is its exit code, or None if it was stopped."""
+    over = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
+    if code is None or code in over:
         return f"takes too long: {step}, more than {seconds} s"
     return f"breaks down: {step}, probably for lack of memory"
 
