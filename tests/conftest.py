@@ -53,7 +53,7 @@ The first take minutes in the full tier, the others 20 to 5 seconds of processor
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the long tests, marked full")
-    parser.addoption("--half", type=int, choices=(1, 2), help="with --full, run one half of the long tests")
+    parser.addoption("--part", type=int, choices=(1, 2, 3), help="with --full, run one third of the long tests")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the number of workers
@@ -90,8 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         else:
             for item in long:
                 item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
-    elif half := config.getoption("--half"):
-        other = {item for item in items if item.get_closest_marker("full") and tiers.half_of(item.nodeid) != half}
+    elif part := config.getoption("--part"):
+        other = {item for item in items if item.get_closest_marker("full") and tiers.part_of(item.nodeid) != part}
         config.hook.pytest_deselected(items=list(other))
         items[:] = [item for item in items if item not in other]
     order = {name: place for place, name in enumerate(SLOWEST_FILES)}
