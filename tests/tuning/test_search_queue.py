@@ -108,7 +108,7 @@ def test_a_trial_worse_than_the_median_is_pruned_after_five_others(tmp_path: Pat
 
 @pytest.mark.full
 def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
-    """The seed is the recipe's and the trial's number."""
+    """The seed is the recipe's and the trial's place among all."""
     drawn = []
     for name in ("one", "two"):
         with locked(tmp_path / name / "workers" / "a", "test", "--out"):
@@ -225,6 +225,21 @@ def test_a_kill_between_queueing_a_trial_again_and_ending_it_queues_it_once(
         other = queue(path, "b")
         assert claimed(other.claim(5)).first == lost.first
         assert claimed(other.claim(5)).first != lost.first
+
+
+def test_kills_do_not_change_what_is_sampled(tmp_path: Path) -> None:
+    """Neither in later trials, nor in one whose settings were sampled only in part."""
+    with locked(tmp_path / "one" / "workers" / "a", "test", "--out"):
+        calm = queue(tmp_path / "one", "a")
+        undisturbed = [claimed(calm.claim(3)).config for _ in range(3)]
+    path = tmp_path / "two"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a")
+        for _ in range(TRIES - 1):
+            mine.give_back(claimed(mine.claim(3)), killed=True)
+        first = claimed(mine.claim(3)).config
+        mine._study.ask().suggest_float("training.clip", 0.0, 5.0)  # and its process was killed
+        assert [first, *(claimed(mine.claim(3)).config for _ in range(2))] == undisturbed
 
 
 def test_a_trial_that_was_taken_but_not_drawn_is_tried_again(tmp_path: Path) -> None:

@@ -106,11 +106,10 @@ class TrialQueue:
             trials = self.trials()
             if sum(t.state != TrialState.WAITING for t in trials) >= total:
                 return None
-            number = len(self._study.get_trials(deepcopy=False))
-            set_sampler(self._study, int(np.random.SeedSequence([self._recipe.seed, number]).generate_state(1)[0]))
             trial = self._study.ask()
             trial.set_user_attr(WORKER, self._worker)
             first, kills = trial.user_attrs.get(FIRST, trial.number), trial.user_attrs.get(KILLS, 0)
+            set_sampler(self._study, self._seed(first))
             config = draw(self._space, self._recipe, lambda p: _suggest(trial, p))
             try:
                 write_atomically(self._folder.recipe(first), to_yaml(config))
@@ -118,6 +117,11 @@ class TrialQueue:
                 self._try_again(trial.number, trial.params, first, kills)
                 raise
             return ClaimedTrial(trial, first, kills, config, time.monotonic())
+
+    def _seed(self, first: int) -> int:
+        """Return the seed of a trial from its place among all, tries left out: kills do not change what is sampled."""
+        earlier = sum(t.number == first_of(t) < first for t in self._study.get_trials(deepcopy=False))
+        return int(np.random.SeedSequence([self._recipe.seed, earlier]).generate_state(1)[0])
 
     def end(self, trial: ClaimedTrial, value: float | None, problem: str = "", pruned: bool = False) -> None:
         """Record the end of a trial: its value, or that it was pruned or failed."""
@@ -146,9 +150,12 @@ class TrialQueue:
             if worker == self._worker:
                 continue
             if not self._folder.alive(worker, first_of(trial)):
-                # One that is tried again has its settings here until it is claimed.
+                first = first_of(trial)
+                # One that is tried again has its settings here until it is claimed. One that was killed while they were sampled
+                # gets the same, sampled anew with the same seed.
                 params = trial.system_attrs.get("fixed_params", {}) | trial.params
-                self._try_again(trial.number, params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
+                params = params if self._folder.recipe(first).is_file() else {}
+                self._try_again(trial.number, params, first, trial.user_attrs.get(KILLS, 0) + 1)
                 if isinstance(worker, str):
                     self._folder.drop_worker(worker)
 
