@@ -22,6 +22,16 @@ def test_an_unknown_name(name: str, known: list[str], listing: str, says: str) -
     assert str(caught.value).replace(" (", "(") == f"there is no reader '{name}'{says}"
 
 
+def test_an_unknown_name_that_may_be_of_a_plugin() -> None:
+    known = ("static", "cache")
+    with pytest.raises(
+        UserError, match=r"`ls` lists them, and one of a plugin needs --plugin FILE, or its import in Py"
+    ):
+        check_name("sharp", known, "reader", "ls", from_plugins=True)
+    with pytest.raises(UserError, match=r"\(did you mean 'static'\?\); `ls` lists them$"):
+        check_name("statik", known, "reader", "ls", from_plugins=True)
+
+
 def test_a_known_name() -> None:
     check_name("static", {"static": 1}, "reader")
 

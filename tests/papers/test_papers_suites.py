@@ -373,6 +373,14 @@ BAD = {
     "no readings": (system(readings=[]), r"system plain: readings is empty"),
     "a reading twice": (system(readings=[{}, {"split": "test"}]), r"system plain: two readings of test, static"),
     "a reader": (system(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),
+    "a reader of a plugin": (
+        system(readings=[{"reader": "sharp"}]),
+        r"no reader 'sharp'; .* of a plugin needs --plugin",
+    ),
+    "an experiment of a plugin": (
+        small(examinations=[{"experiment": "swap"}]),
+        r"no experiment 'swap'; .* needs --plugin",
+    ),
     "a split": (system(readings=[{"split": "tset"}]), r"no split 'tset' \(did you mean 'test'\?\)"),
     "an experiment": (
         small(examinations=[{"experiment": "trunc"}]),

@@ -203,7 +203,8 @@ def test_workers_that_cannot_start_are_one_line(
     tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BACKSTORY_PLUGINS", str(tmp_path / "absent.py"))
-    with pytest.raises(UserError, match=r"worker 1 ended with exit code 2: there is no Python file .*; start again"):
+    refused = r"worker 1 ended with exit code 2: there is no Python file .*; give BACKSTORY_PLUGINS a .*; start again"
+    with pytest.raises(UserError, match=refused):
         quietly(with_training(tiny_config, batch_size=4), tmp_path / "run", workers=2)
 
 

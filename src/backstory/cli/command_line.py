@@ -170,9 +170,9 @@ def _check_names(readers: Sequence[str], splits: Sequence[str | None], experimen
     for name in re.split(r"\+(?=[a-z])", "+".join(readers)) if readers else ():
         name = re.split("[:=]", name)[0]
         refuse_old_reader(name)
-        check_name(name, registered("readers"), "reader", "backstory ls readers")
+        check_name(name, registered("readers"), "reader", "backstory ls readers", from_plugins=True)
     if experiment is not None:
-        check_name(experiment, registered("experiments"), "experiment", "backstory ls experiments")
+        check_name(experiment, registered("experiments"), "experiment", "backstory ls experiments", from_plugins=True)
 
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."

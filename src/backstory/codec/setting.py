@@ -14,7 +14,7 @@ import torch
 from backstory.codec.code_file import Header
 from backstory.codec.token_code import CodedText
 from backstory.config import UserError, from_dict
-from backstory.config.errors import refused, shown
+from backstory.config.errors import OF_PLUGIN, refused, shown
 from backstory.config.options import LoadOptions
 from backstory.config.small_file import open_regular
 from backstory.config.terminal import one_line
@@ -158,7 +158,7 @@ def _layer(layer: dict[str, Any]) -> ConfiguredLayer:
     """Return a layer from a header. Raises UserError."""
     name, settings = layer.get("name"), layer.get("settings")
     if not isinstance(name, str) or name not in READERS:
-        raise UserError(f"this file was written with the reader {shown(name)}, which is unknown here; load its plugin")
+        raise UserError(f"this file was written with the reader {shown(name)}, which is unknown here; one {OF_PLUGIN}")
     return ConfiguredLayer(name, from_dict(READERS[name].settings, settings, f"reader {name}"), "from the file")
 
 

@@ -60,16 +60,22 @@ def written_out(value: str, whole: bool) -> str:
     return f"; write {proposed:.15g}" + (", without a unit" if factor is None else "")
 
 
-def check_name(name: str, known: Iterable[str], what: str, listing: str = "") -> None:
+OF_PLUGIN = "of a plugin needs --plugin FILE, or its import in Python"
+"""End of a message on a part that is unknown here, but may be one of a plugin."""
+
+
+def check_name(name: str, known: Iterable[str], what: str, listing: str = "", from_plugins: bool = False) -> None:
     """Raise UserError unless `name` is a known name of a `what`.
 
-    `listing` is the command that lists the names; without it the message lists them.
+    `listing` is the command that lists the names; without it the message lists them. `from_plugins`: plugins can add some.
     """
     names = list(known)
     if name not in names:
         verb = "is" if len(names) == 1 else "are"
         choices = f"`{listing}` lists them" if listing else f"there {verb} {', '.join(names)}"
-        raise UserError(f"there is no {what} '{name}'{nearest(name, names)}; {choices}")
+        similar = nearest(name, names)
+        plugin = f", and one {OF_PLUGIN}" if from_plugins and not similar else ""
+        raise UserError(f"there is no {what} '{name}'{similar}; {choices}{plugin}")
 
 
 def as_argument(path: object) -> str:

@@ -42,8 +42,9 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 def load_plugins(plugins: Sequence[Path] = ()) -> None:
     """Load plugins, and those that the environment names. Raises UserError with file and line where one fails."""
-    inherited = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
-    for name in (*inherited, *plugins):
+    for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        load_plugin(Path(name), VARIABLE)
+    for name in plugins:
         load_plugin(name)
     _update_environment()
 
@@ -51,8 +52,8 @@ def load_plugins(plugins: Sequence[Path] = ()) -> None:
 def load_plugin(name: Path, given_to: str = "--plugin") -> PluginSource:
     """Run a Python file, or import a module, once, so that it registers its parts. Return its source.
 
-    `given_to` is the flag or command that was given the name, for the message on one that is neither. Raises UserError with
-    file and line where it fails.
+    `given_to` is the flag, variable or command that was given the name, for the message on one that is neither. Raises
+    UserError with file and line where it fails.
     """
     is_module = all(part.isidentifier() for part in str(name).split(".")) and name.suffix != ".py"
     key = str(name if is_module else resolved(name))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union
 import yaml
 
 from backstory.config.arguments import checked
-from backstory.config.errors import UserError, nearest, shown, written_out
+from backstory.config.errors import OF_PLUGIN, UserError, nearest, shown, written_out
 from backstory.config.renamed import current_settings, refuse_old_settings
 from backstory.config.small_file import read_small_text
 
@@ -273,7 +273,7 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
     if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
         hint = ""
         if isinstance(name, str):
-            hint = nearest(name, names) or "; a kind of a plugin needs --plugin FILE, or its import in Python"
+            hint = nearest(name, names) or f"; a kind {OF_PLUGIN}"
         raise UnknownKind(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
     return _convert_dataclass(names[name], value, path, source)
 

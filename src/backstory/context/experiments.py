@@ -217,7 +217,7 @@ class Experiment:
 
 def check_experiment(name: str) -> None:
     """Raise UserError for an unknown experiment."""
-    check_name(name, EXPERIMENTS, "experiment", "backstory ls experiments")
+    check_name(name, EXPERIMENTS, "experiment", "backstory ls experiments", from_plugins=True)
 
 
 def _truncate(on: Examination) -> list[Condition]:

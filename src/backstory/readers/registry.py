@@ -78,7 +78,7 @@ def parse_stack(names: str | Sequence[str]) -> Stack:
         refuse_old_reader(name)
         if name.partition("=")[0] in READERS and "=" in name:
             raise UserError(f"reader {name}: settings follow a colon, as in cache:theta=0.5,window=2000")
-        check_name(name, READERS, "reader", "backstory ls readers")
+        check_name(name, READERS, "reader", "backstory ls readers", from_plugins=True)
         if any(layer.name == name for layer in layers):
             raise UserError(f"the reader {name} is named twice; name it once")
         layers.append(Layer(name, settings))
