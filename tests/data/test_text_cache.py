@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,6 +152,29 @@ def test_a_cache_that_cannot_be_written_is_replaced(
     monkeypatch.setattr(disk_cache, "_temporary", lambda: blocked)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="cannot write a temporary folder either"):
         corpus(TEXT)
+
+
+def test_a_full_disk_keeps_nothing_unfinished(cache_folder: Path) -> None:
+    """It would stay full."""
+
+    def make(folder: Path) -> None:
+        write_atomically(folder / "a", b"whole")
+        if folder.parent == cache_folder:
+            raise OSError(28, "No space left on device")
+
+    with pytest.warns(UserWarning, match="No space left on device"):
+        elsewhere = disk_cache.fetch("entry", make)
+    assert disk_cache.intact(elsewhere) and list(cache_folder.iterdir()) == []
+
+
+def test_it_is_said_once_that_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BACKSTORY_CACHE", str(tmp_path / "file"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        disk_cache.fetch("one", lambda folder: write_atomically(folder / "a", b"whole"))
+        disk_cache.fetch("two", lambda folder: write_atomically(folder / "a", b"whole"))
+    assert len(caught) == 1
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:

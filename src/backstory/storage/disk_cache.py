@@ -46,7 +46,8 @@ def fetch(key: str, make: Callable[[Path], None]) -> Path:
     except OSError as error:
         reason = error.strerror or str(error)
     warnings.warn(
-        f"cannot write the cache {root} ({reason}), so a temporary one is used; set BACKSTORY_CACHE", stacklevel=2
+        f"cannot write the cache {root} ({reason}), so a temporary one is used; set BACKSTORY_CACHE",
+        stacklevel=1,  # this line, so that it is said once, whatever is fetched
     )
     try:
         return _fetch(_temporary() / key, make)
@@ -69,11 +70,12 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
         with side_by_side(entry, lambda: _sweep(entry)):
             try:
                 make(entry)
-            except UserError:  # the corpus cannot be used, so its entry is not kept
-                shutil.rmtree(entry, ignore_errors=True)
+                finished = (p for p in sorted(entry.iterdir()) if p.name != INDEX and not p.name.startswith(TEMPORARY))
+                write_atomically(entry / INDEX, json.dumps({"files": listing(finished)}, indent=1))
+            except (UserError, OSError):  # a corpus that cannot be used, or a full disk, which this would keep full
+                if not intact(entry):  # another process may have finished it
+                    shutil.rmtree(entry, ignore_errors=True)
                 raise
-            finished = (p for p in sorted(entry.iterdir()) if p.name != INDEX and not p.name.startswith(TEMPORARY))
-            write_atomically(entry / INDEX, json.dumps({"files": listing(finished)}, indent=1))
     return entry
 
 
