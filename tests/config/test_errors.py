@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from backstory.config import UserError, check_name
+from backstory.config import UserError, check_name, nearest
 from backstory.config.errors import refused, written_out
 
 
@@ -34,6 +34,12 @@ def test_an_unknown_name_that_may_be_of_a_plugin() -> None:
 
 def test_a_known_name() -> None:
     check_name("static", {"static": 1}, "reader")
+
+
+def test_a_name_is_not_proposed_for_itself() -> None:
+    """A broken link is listed in its folder, and is not there."""
+    assert nearest("runs/a", ["runs/a"]) == ""
+    assert nearest("runs/a", ["runs/a", "runs/ab"]) == " (did you mean 'runs/ab'?)"
 
 
 @pytest.mark.parametrize(

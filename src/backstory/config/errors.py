@@ -37,7 +37,7 @@ class NonFiniteError(Exception):
 
 def nearest(name: str, known: Iterable[str], before: str = "") -> str:
     """Return ` (did you mean 'x'?)` for the closest known name, with the prefix `before`, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, [other for other in known if other != name], n=1, cutoff=0.6)
     return f" (did you mean '{before}{close[0]}'?)" if close else ""
 
 
