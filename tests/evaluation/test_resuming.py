@@ -30,7 +30,7 @@ from backstory.evaluation import read
 from backstory.evaluation.reading_loop import Position
 from backstory.models import map_state
 from backstory.readers import READERS, Reader, StaticReader
-from backstory.readers.saved_reading import check_same, load_reading, save_reading
+from backstory.readers.saved_reading import check_same, explain_full_disk, load_reading, save_reading
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.lock import LOCK
 
@@ -96,6 +96,17 @@ def test_a_full_disk_leaves_what_was_read_to_be_resumed(
         with pytest.raises(OSError, match="No space left"):  # which removes what was saved
             read_it(save_every=0)
     assert not list((tmp_path / "out").glob("reading-*"))
+
+
+@pytest.mark.parametrize("again", ["", "give the same call again"])
+def test_a_full_disk_that_was_explained_before_names_resume_too(again: str, tmp_path: Path) -> None:
+    reader = StaticReader(lstm())
+    reader.start(1)
+    save_reading(tmp_path, 0, reader, {}, {})
+    with pytest.raises(
+        NoDisk, match=r"^it is full; set BACKSTORY_CACHE, and go on with the same command and --resume$"
+    ):
+        explain_full_disk(tmp_path, NoDisk("it is full; set BACKSTORY_CACHE", again))
 
 
 def _full(path: Path, content: object) -> None:

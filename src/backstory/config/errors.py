@@ -135,8 +135,18 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip().rstrip(".:") if lines else type(error).__name__
 
 
+AGAIN = "give the same command again"
+
+
 class NoDisk(UserError):
-    """The disk is full or fails; the same command works once that is repaired."""
+    """The disk is full or fails; the same command works once that is repaired.
+
+    `problem` names the remedy too. `again` says how to go on then, which is known best where the work was saved.
+    """
+
+    def __init__(self, problem: str, again: str = AGAIN) -> None:
+        super().__init__(f"{problem}, and {again}" if again else problem)
+        self.problem = problem
 
 
 class NoMemory(UserError):
@@ -154,7 +164,6 @@ REMEDIES = {
     errno.ESTALE: _CHECK,
 }
 """Remedy by errno."""
-AGAIN = "give the same command again"
 _MEMORY = re.compile(
     r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|failed to map segment"
     r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
@@ -183,7 +192,7 @@ def refused(
     if error.errno not in REMEDIES:
         return UserError(": ".join(part for part in (where, reason) if part))
     problem = f"cannot write to {where}: {reason}" if where else reason
-    return NoDisk(f"{problem}; {REMEDIES[error.errno]}, and {again}")
+    return NoDisk(f"{problem}; {REMEDIES[error.errno]}", again)
 
 
 def damaged_bytecode(error: BaseException) -> UserError | None:

@@ -180,7 +180,7 @@ def _conclude(work: _Running, code: int) -> None:
     ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
     work.job.command_ended(ending)
     if ending.disk_full:
-        raise NoDisk(f"{work.job.name} is stopped: {ending.reason}, and {AGAIN} to resume it")
+        raise NoDisk(f"{work.job.name} is stopped: {ending.reason}", f"{AGAIN} to resume it")
 
 
 def _interrupt(running: Sequence[_Running]) -> list[Exception]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, from_dict
-from backstory.config.errors import AGAIN, NoDisk, refused
+from backstory.config.errors import NoDisk, refused
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.readers import completed
@@ -162,7 +162,7 @@ def explain_full_disk(folder: Path, error: BaseException | None) -> None:
     """Raise NoDisk, which names `--resume`, if the error is of the disk and the folder holds a reading to resume."""
     refusal = refused(error) if isinstance(error, OSError) else error
     if isinstance(refusal, NoDisk) and numbered(folder, PREFIX):
-        raise NoDisk(f"{str(refusal).removesuffix(AGAIN)}go on with the same command and --resume") from None
+        raise NoDisk(refusal.problem, "go on with the same command and --resume") from None
 
 
 def sweep(folder: Path) -> None:

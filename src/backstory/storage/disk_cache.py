@@ -52,9 +52,8 @@ def fetch(key: str, make: Callable[[Path], None]) -> Path:
     try:
         return _fetch(_temporary() / key, make)
     except OSError as error:
-        kind = NoDisk if error.errno in REMEDIES else UserError
-        reason = error.strerror or str(error)
-        raise kind(f"cannot write a temporary folder either ({reason}); set BACKSTORY_CACHE") from None
+        problem = f"cannot write a temporary folder either ({error.strerror or error}); set BACKSTORY_CACHE"
+        raise (NoDisk(problem, again="") if error.errno in REMEDIES else UserError(problem)) from None
 
 
 @cache
