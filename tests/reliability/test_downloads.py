@@ -203,7 +203,7 @@ def test_a_repair_that_fails_keeps_what_is_sound(
         code, _, errors = prepare(server.corpus("good"), tmp_path)
     assert (code, errors) == (
         2,
-        "backstory: Input/output error; check the disk, and give the same command again\n",
+        f"backstory: cannot write to {folder}: Input/output error; check the disk, and give the same command again\n",
     )
     assert files(folder) == {second: b"damaged\n", sound: TEXTS[sound]}
     assert (folder / "download.json").exists()
@@ -217,10 +217,8 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("backstory.data.corpora.published_corpora.write_atomically", full)
     code, _, errors = prepare(server.corpus("good"), tmp_path)
-    assert (code, errors) == (
-        2,
-        "backstory: No space left on device; make room on that disk, and give the same command again\n",
-    )
+    problem = f"cannot write to {tmp_path / 'data' / 'wikitext-2'}: No space left on device"
+    assert (code, errors) == (2, f"backstory: {problem}; make room on that disk, and give the same command again\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,15 @@ from backstory.data.corpora import text_files
 from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
 from backstory.data.corpora.text_files import Source
 from backstory.storage import disk_cache
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
+from backstory.storage.atomic import (
+    TEMPORARY,
+    fsync_file,
+    fsync_folder,
+    naming,
+    sweep_temporaries,
+    within,
+    write_atomically,
+)
 from backstory.storage.documents import parse
 from backstory.storage.lock import locked
 
@@ -180,11 +188,13 @@ def fetch(name: str, data_dir: Path | None, progress: ProgressCallback) -> Path 
         recorded = _recorded(folder)
         if recorded is None and len(_missing(folder, published)) < len(published.files):
             raise UserError(f"{folder} holds some files of {name} that were not downloaded; move them out of the way")
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as staging:
-            urls = [_download(d, published, Path(staging), progress) for d in published.downloads]
-            hashes = _hashes(Path(staging), published)
-            _check_hashes(name, hashes, recorded or {})
-            _install(Path(staging), folder, hashes, urls, first=recorded is None)
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
+            staging = Path(temporary)
+            with naming(folder, staging):
+                urls = [_download(d, published, staging, progress) for d in published.downloads]
+                hashes = _hashes(staging, published)
+                _check_hashes(name, hashes, recorded or {})
+                _install(staging, folder, hashes, urls, first=recorded is None)
     return folder
 
 
