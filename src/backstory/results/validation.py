@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, Literal, Self, Union
 
 from backstory.config import UserError
 from backstory.results.display import Displayable
@@ -176,49 +176,46 @@ def json_values(value: Any) -> Any:
     return [json_values(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
-_hints = cache(typing.get_type_hints)
 _WORDS: dict[Any, str] = {bool: "true or false", str: "text", Mapping: "an object", list: "a list", tuple: "a list"}
 
 
-def convert(kind: Any, value: Any, path: str, variables: Mapping[Any, Any] | None = None) -> Any:
-    """Return a parsed JSON value as the type that a hint names; `variables` are the types of a generic record.
+@cache
+def _field_types(record: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """Return the type of each field of a record; `arguments` replace the type variables of a generic one."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {name: h[arguments] if arguments and getattr(h, "__parameters__", ()) else h for name, h in hints.items()}
 
-    Raises WrongValue.
-    """
-    if isinstance(kind, TypeVar):
-        kind = (variables or {})[kind]
+
+def convert(kind: Any, value: Any, path: str) -> Any:
+    """Return a parsed JSON value as the type that a hint names. Raises WrongValue."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin in (Union, types.UnionType):
-        return _one_of(arguments, value, path, variables)
+        return _one_of(arguments, value, path)
     if origin is Annotated:
         _check(arguments[1], value, path)
-        return convert(arguments[0], value, path, variables)
+        return convert(arguments[0], value, path)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
             raise WrongValue(path, " or ".join(arguments))
         return value
     if dataclasses.is_dataclass(origin or kind):
-        resolved = [(variables or {}).get(one, one) for one in arguments]
-        known = dict(zip(origin.__parameters__, resolved, strict=True)) if origin else variables
-        return _record(origin or kind, value, path, known)
+        return _record(origin or kind, arguments, value, path)
     if origin is tuple and arguments[-1:] == (...,):
         _expect(isinstance(value, list | tuple), path, "a list")
         if _is_number(arguments[0]):  # fast path for long lists
             number, constraint = typing.get_args(arguments[0])
             if all(map(constraint.fits, value)):
                 return tuple(map(number, value))
-        return tuple(convert(arguments[0], one, f"{path}[{i}]", variables) for i, one in enumerate(value))
+        return tuple(convert(arguments[0], one, f"{path}[{i}]") for i, one in enumerate(value))
     if origin is tuple:
         expected = f"a list of {len(arguments)}"
         _expect(isinstance(value, list | tuple) and len(value) == len(arguments), path, expected)
-        return tuple(
-            convert(one, v, f"{path}[{i}]", variables) for i, (one, v) in enumerate(zip(arguments, value, strict=True))
-        )
+        return tuple(convert(one, v, f"{path}[{i}]") for i, (one, v) in enumerate(zip(arguments, value, strict=True)))
     if origin is Mapping or (origin and issubclass(origin, Mapping)):
         _expect(isinstance(value, dict), path, "an object")
-        return {name: convert(arguments[1], one, f"{path}.{name}", variables) for name, one in value.items()}
+        return {name: convert(arguments[1], one, f"{path}.{name}") for name, one in value.items()}
     if kind in (int, float):
         return kind(value)  # checked by its constraint
     _expect(isinstance(value, kind), path, _WORDS[kind])
@@ -240,14 +237,14 @@ def _check(constraint: Constraint, value: Any, path: str) -> None:
         raise WrongValue(path, f"text of at most {LONGEST_NAME:,} characters" if long else constraint.expected)
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, path: str, variables: Mapping[Any, Any] | None) -> Any:
+def _one_of(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
     """Convert to `X | None`, or to one of several records that their field `kind` tells apart."""
     rest = [one for one in kinds if one not in (type(None), Absent)]
     if value is None and type(None) in kinds:
         return None
     if len(rest) == 1:
         try:
-            return convert(rest[0], value, path, variables)
+            return convert(rest[0], value, path)
         except WrongValue as wrong:
             if type(None) not in kinds or wrong.path != path:
                 raise
@@ -255,26 +252,26 @@ def _one_of(kinds: tuple[Any, ...], value: Any, path: str, variables: Mapping[An
             raise WrongValue(path, expected) from None
     if not isinstance(value, dict):
         raise WrongValue(path, "an object")
-    named = {name: one for one in rest for name in typing.get_args(_hints(one, include_extras=True)["kind"])}
+    named = {name: one for one in rest for name in typing.get_args(_field_types(one)["kind"])}
     if value.get("kind") not in list(named):  # a list, as the value may be unhashable
         raise WrongValue(f"{path}.kind", " or ".join(named))
-    return convert(named[value["kind"]], value, path, variables)
+    return convert(named[value["kind"]], value, path)
 
 
-def _record(kind: type[Record], value: Any, path: str, variables: Mapping[Any, Any] | None) -> Any:
+def _record(kind: type[Record], arguments: tuple[Any, ...], value: Any, path: str) -> Any:
     _expect(isinstance(value, dict), path, "an object")
     kind = kind.variant(value)
-    hints, values = _hints(kind, include_extras=True), {}
+    field_types = _field_types(kind, arguments)
     named = [field for field in dataclasses.fields(kind) if not holds_other_keys(field)]
     keys = {key_of(field) for field in named}
-    values |= _others(kind, {name: inner for name, inner in value.items() if name not in keys})
+    values = _others(kind, {name: inner for name, inner in value.items() if name not in keys})
     for field in named:
         name = key_of(field)
         child_path = f"{path}.{name}" if path else name
         if name in value:
-            values[field.name] = convert(hints[field.name], value[name], child_path, variables)
+            values[field.name] = convert(field_types[field.name], value[name], child_path)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise WrongValue(child_path, _expected(hints[field.name], variables))
+            raise WrongValue(child_path, _expected(field_types[field.name]))
     try:
         return kind(**values).present()
     except WrongValue as wrong:
@@ -282,12 +279,12 @@ def _record(kind: type[Record], value: Any, path: str, variables: Mapping[Any, A
         raise WrongValue(joined, wrong.expected) from None
 
 
-def _expected(kind: Any, variables: Mapping[Any, Any] | None) -> str:
+def _expected(kind: Any) -> str:
     """Describe a value that is missing."""
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
     try:
         # An object that is not JSON fails every check; for `X | None` the description says that null is valid.
-        convert(kind, object(), "", variables)
+        convert(kind, object(), "")
     except WrongValue as wrong:
         return wrong.expected
     return "a value" if len(kinds) == 1 else "a value or null"
