@@ -168,10 +168,6 @@ class MemoryExplanation(ExplanationFigures):
     fall_back_percent: HeadMeans
     """Share of reads at which all cosines are negative, in percent."""
 
-    @classmethod
-    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
-        return cls
-
     @property
     def head_means(self) -> tuple[HeadMeans, HeadMeans, HeadMeans, HeadMeans]:
         """Entropy, largest weight, weight in the window and fall-back."""

@@ -36,14 +36,6 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentName(Record):
-    """The field that every examination has, whatever its experiment."""
-
-    experiment: Name
-    """Name of the experiment."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class OtherFigures(Figures):
     """Figures of a kind, or an experiment, that this version does not know."""
 
@@ -158,7 +150,7 @@ def figures_from(kind: str, data: Mapping[str, Any]) -> Figures:
     """Return figures as the record of their kind. Raises WrongValue."""
     known, path = KINDS.get(kind), "figures"
     if kind == "examination":
-        known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)
+        known = EXPERIMENTS.get(convert(Name, data.get("experiment"), f"{path}.experiment"))
         known = PicturedFigures if known is None and data.get("picture") is not None else known
     return OtherFigures(kind=kind, values=data) if known is None else convert(known, data, path)
 

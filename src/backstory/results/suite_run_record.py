@@ -247,7 +247,3 @@ class ReusableRun(RunRecord):
     precision: str | None = field()
     seconds: Amount = field()
     readings: tuple[ScoredReading, ...] = field()
-
-    @classmethod
-    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
-        return cls
