@@ -219,46 +219,48 @@ def test_the_table_says_which_words_have_no_tag(folder: Any) -> None:
 def test_sentences_hold_both_numbers(folder: Any) -> None:
     (found,) = examined_models([read(folder(all_of_them()))])
     assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"
-    assert sentences.dropped(found, BESIDE) == (
+    assert str(sentences.dropped(found, BESIDE)) == (
         "Dropped beyond 5 tokens: content words +35.0%, as many at random +10.5%; function words +5.1%, as many at "
         "random +4.1%; tags: gold (pos/penn/valid.txt), 4.7% of the tokens are <unk>; Khandelwal et al. 2018, figure 3 "
         "(ptb): content +65%, as many at random +17%, function +15%."
     )
-    assert sentences.local_order(found, BESIDE) == (
+    assert str(sentences.local_order(found, BESIDE)) == (
         "Perplexity when 20 tokens of the context are changed, by the number of tokens between them and the predicted token: "
         "shuffled +49.2% at 1 and less than 1% from 50 on, reversed +61.6% at 1 and less than 1% from 50 on; Khandelwal et "
         "al. 2018, figure 2a (ptb): order matters among the nearest 20 tokens."
     )
-    far = sentences.global_order(found, None)
+    far = str(sentences.global_order(found, None))
     assert "replaced +395.3% at 1 and less than 1% from 200 on." in far and "Khandelwal" not in far
     # Its figure 2b is of WikiText-2; the text is about both corpora.
-    assert sentences.global_order(found, BESIDE).endswith(
+    assert str(sentences.global_order(found, BESIDE)).endswith(
         "Khandelwal et al. 2018, section 5.1 (ptb): beyond 50 tokens other words matter, another order does not."
     )
-    assert sentences.copied(found, BESIDE) == (
+    assert str(sentences.copied(found, BESIDE)) == (
         "Perplexity of words by where they occurred before: near +10.5% without the word itself and +3.0% without the distant "
         "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
         "distant context; Khandelwal et al. 2018, figure 4a (ptb): near +9% and +3.5%, far +2% and +12%."
     )
-    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in sentences.replaced(found, BESIDE)
-    assert sentences.cached(found, BESIDE) == (
+    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in str(sentences.replaced(found, BESIDE))
+    assert str(sentences.cached(found, BESIDE)) == (
         "Perplexity without the cache +10.5%, by where a word occurred before: near +22.1%, far +35.0%, not in its window "
         "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, "
         "section 6.2, figure 7 (ptb): near +22%, far +28%; it harms about 36% of the words, those not in its window."
     )
-    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in sentences.speech(found, BESIDE)
+    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in str(
+        sentences.speech(found, BESIDE)
+    )
 
 
 def test_a_sentence_on_one_boundary_says_its_effect_once(folder: Any) -> None:
     one = examination("shuffle", permuted("shuffle")["conditions"][:1])
     (found,) = examined_models([read(folder({"shuffle": one}, corpus="texts"))])
-    assert sentences.local_order(found, None).endswith("the predicted token: shuffled +49.2% at 1.")
+    assert str(sentences.local_order(found, None)).endswith("the predicted token: shuffled +49.2% at 1.")
     assert f"{BESIDE.model}. The conditions differ: their text is another (here texts); " in sentences.comparability(
         found, BESIDE
     )
     small = examination("shuffle", permuted("shuffle", scale=0.001)["conditions"][:4])
     (found,) = examined_models([read(folder({"shuffle": small}, place="small"))])
-    assert sentences.local_order(found, None).endswith("the predicted token: shuffled less than 1% from 1 on.")
+    assert str(sentences.local_order(found, None)).endswith("the predicted token: shuffled less than 1% from 1 on.")
 
 
 HURTS = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": True, "best_length": 5,
@@ -321,7 +323,7 @@ def test_a_group_of_few_targets_has_no_effective_context(folder: Any) -> None:
               group("frequency", "infrequent", made, 299, effective_context=effective)]  # fmt: skip
     figures = examination("truncate", made, groups=groups, effective_context={**effective, "threshold_percent": 1.0})
     [examined] = examined_models([read(folder({"truncate": figures}))])
-    assert sentences.frequency(examined, None) == (
+    assert str(sentences.frequency(examined, None)) == (
         "Less than 1% is gained beyond: infrequent words (99.7% of the targets) 5 tokens (95%: 5 to 5); "
         "frequent words (0.3% of the targets) effective context not known: too few targets (1)."
     )
@@ -364,7 +366,7 @@ def test_an_effective_context_that_is_the_longest_that_was_read_is_a_bound(folde
     page = re.sub(r"\s+", " ", render([folder({"truncate": figures}, place="page")], BESIDE))
     assert f"demo uses {said}" in page and "uses about" not in page and "gains less than 1% from context" not in page
     [examined] = examined_models([runs])
-    assert sentences.frequency(examined, None) == f"frequent words (33.3% of the targets) need {said}."
+    assert str(sentences.frequency(examined, None)) == f"frequent words (33.3% of the targets) need {said}."
     [curve, _] = examinations.examination_plots(examined.first)
     assert "≥100" in texts(curve.svg)
     context = figures["effective_context"]
@@ -377,7 +379,7 @@ def test_what_was_not_examined_by_class_says_so(folder: Any) -> None:
     made = [condition("drop-distant", 0.1, 300, method="drop-distant", boundary=50, context=100)]
     found = examined_models([read(folder({"drop-distant": examination("drop-distant", made)}))])[0]
     assert (
-        sentences.copied(found, BESIDE)
+        str(sentences.copied(found, BESIDE))
         == "Perplexity of words by where they occurred before: examine again with --by class."
     )
 
@@ -400,7 +402,7 @@ def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: An
         one["by"] = "class"
     (found,) = examined_models([read(folder({"cache": older}))])
     assert examinations.examination_plots(found.first) == []
-    assert sentences.cached(found, None) == (
+    assert str(sentences.cached(found, None)) == (
         "Perplexity without the cache +10.5%; by where a word occurred before: examine again; it harms 40.0% of the words."
     )
     assert [row[1] for row in examinations.conditions_table(found.first.figures).rows] == [
@@ -435,7 +437,7 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     assert " split" not in sentences.comparability(text, BESIDE)
     page = render([own], BESIDE)
     assert ", mine.txt" in page and ", text" not in page
-    assert "figure 3 (ptb, another text): content +65%" in sentences.dropped(found, BESIDE)
+    assert "figure 3 (ptb, another text): content +65%" in str(sentences.dropped(found, BESIDE))
     (plot,) = examinations.examination_plots(found.first, BESIDE)
     assert "Diamonds" not in plot.caption, "figures of another text are not drawn beside these"
 

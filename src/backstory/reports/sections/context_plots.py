@@ -34,10 +34,7 @@ class Panel:
     title: str
     across: str
     up: str
-    sentence: str
-    """The finding."""
-    printed: str
-    """Published values of the same experiment; empty without any."""
+    finding: sentences.Finding
     note: str
     """How to read the picture."""
     results: Sequence[Examination]
@@ -48,9 +45,9 @@ def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
     """Draw one experiment on several models, a panel each on the same axes. Text that all share appears once."""
     first = panels[0][1]
     several = len(panels) > 1
-    sentences = [f"{name}: {panel.sentence[:1].lower()}{panel.sentence[1:]}" if several else panel.sentence
-             for name, panel in panels]  # fmt: skip
-    shared = dict.fromkeys(text for _, panel in panels for text in (panel.printed, panel.note) if text)
+    ours = [(name, panel.finding.ours) for name, panel in panels]
+    lines = [f"{name}: {text[:1].lower()}{text[1:]}." if several else f"{text}." for name, text in ours]
+    shared = dict.fromkeys(text for _, panel in panels for text in (panel.finding.published, panel.note) if text)
 
     def draw(width: float) -> "Figure":
         figure, all_axes = svg.panels(width, len(panels), 2.3 if several else svg.HEIGHT)
@@ -65,7 +62,7 @@ def beside(panels: Sequence[tuple[str, Panel]], prefix: str) -> Plot:
         svg.legend(figure, list(handles.values()))
         return figure
 
-    return svg.plot(draw, prefix, first.title, "\n".join([*sentences, " ".join(shared)]))
+    return svg.plot(draw, prefix, first.title, "\n".join([*lines, " ".join(shared)]))
 
 
 def context_curves(
@@ -145,7 +142,7 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
         labels(figure, [name for name, _ in examinations])
         return figure
 
-    return svg.plot(draw, prefix, "Perplexity by context length", sentences.levels(examinations, published))
+    return svg.plot(draw, prefix, "Perplexity by context length", str(sentences.levels(examinations, published)))
 
 
 def frequency(examined: Examinations, published: Published | None) -> Panel | None:
@@ -176,8 +173,8 @@ def _truncated(
     if not examined.truncation or not lines:
         return None
     unit = examined.truncation.figures.counted_in
-    captions = _captions(sentence, examined, published)
-    return _curves(lines, "context", f"context ({unit}s)", unit, title, captions, [examined.truncation])
+    finding = sentence(examined, published)
+    return _curves(lines, "context", f"context ({unit}s)", unit, title, finding, [examined.truncation])
 
 
 def local_order(examined: Examinations, published: Published | None) -> Panel | None:
@@ -200,23 +197,14 @@ def _order(
     sentence: sentences.Sentence,
     published: Published | None,
 ) -> Panel | None:
-    names = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
-    used = [examined.results[name] for name in names if name in examined.results]
-    used = [result for result in used if result.figures.conditions_with(span=span)]
+    changed = {name: result.figures.conditions_with(span=span) for name, result in examined.results.items()}
+    used = [examined.results[name] for name in sentences.CHANGES if changed.get(name)]
     if not used:
         return None
     # An experiment keeps its colour on every model, whichever others were run.
-    changed = {r.figures.experiment: r.figures.conditions_with(span=span) for r in used}
-    lines: list[Line] = [(name, changed.get(experiment, ())) for experiment, name in names.items()]
-    captions = _captions(sentence, examined, published)
-    return _curves(lines, "boundary", across, examined.counted_in(), title, captions, used)
-
-
-def _captions(sentence: sentences.Sentence, examined: Examinations, published: Published | None) -> tuple[str, str]:
-    """Return the finding of an experiment and the published values, separately."""
-    own, whole = sentence(examined, None), sentence(examined, published)
-    printed = whole.removeprefix(own.removesuffix(".")).lstrip("; .")
-    return own, printed
+    lines: list[Line] = [(word, changed.get(name, ())) for name, word in sentences.CHANGES.items()]
+    finding = sentence(examined, published)
+    return _curves(lines, "boundary", across, examined.counted_in(), title, finding, used)
 
 
 def _curves(
@@ -225,7 +213,7 @@ def _curves(
     across: str,
     unit: str,
     title: str,
-    captions: tuple[str, str],
+    finding: sentences.Finding,
     results: Sequence[Examination],
 ) -> Panel:
     """Return effects against a number of tokens or words (`unit`), a line with its band for each."""
@@ -237,7 +225,7 @@ def _curves(
                 curve(axes, conditions, parameter, index, 0.2 if len(lines) < 4 else 0.1, name)
         log_axis(axes, "", "", (1, 2, 5))
 
-    return Panel(title, across, added_loss(unit), *captions, f"Bands: {spread_words(results)}.", results, draw)
+    return Panel(title, across, added_loss(unit), finding, f"Bands: {spread_words(results)}.", results, draw)
 
 
 def dropped(examined: Examinations, published: Published | None) -> Panel | None:
@@ -253,7 +241,7 @@ def dropped(examined: Examinations, published: Published | None) -> Panel | None
             bars.append((f"at random, for {kind}" if control else f"{kind} words", [*map(conditions.get, boundaries)]))
             names.append([f"drop-{kind}-{b}" + ("-control" if control else "") for b in boundaries])
     return _barred(examined, bars, names, published, title="Content and function words dropped", note="",
-                   captions=_captions(sentences.dropped, examined, published), places=[*map(count, boundaries)],
+                   finding=sentences.dropped(examined, published), places=[*map(count, boundaries)],
                    across=f"nearest {f.counted_in}s that none are dropped from", results=[result])  # fmt: skip
 
 
@@ -265,8 +253,8 @@ def copied(examined: Examinations, published: Published | None) -> Panel | None:
         return None
     bars = [(titles[name], [examined.in_class(name, group) for group in sentences.CLASSES]) for name in used]
     names = [[f"{name}-{group}" for group in sentences.CLASSES] for name in used]
-    captions = _captions(sentences.copied, examined, published)
-    return _by_class(examined, "Repeated words", captions, bars, names, used, published)
+    finding = sentences.copied(examined, published)
+    return _by_class(examined, "Repeated words", finding, bars, names, used, published)
 
 
 def replaced(examined: Examinations, published: Published | None) -> Panel | None:
@@ -281,8 +269,8 @@ def replaced(examined: Examinations, published: Published | None) -> Panel | Non
     if "drop-target" in examined.results:
         bars.append(("dropped", [examined.in_class("drop-target", group) for group in sentences.CLASSES]))
         used.append("drop-target")
-    captions = _captions(sentences.replaced, examined, published)
-    return _by_class(examined, "Repeated words, replaced", captions, bars, [], used, published)
+    finding = sentences.replaced(examined, published)
+    return _by_class(examined, "Repeated words, replaced", finding, bars, [], used, published)
 
 
 def cached(examined: Examinations, published: Published | None) -> Panel | None:
@@ -291,8 +279,8 @@ def cached(examined: Examinations, published: Published | None) -> Panel | None:
         return None
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
     names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
-    captions = _captions(sentences.cached, examined, published)
-    return _by_class(examined, "Effect of the cache", captions, bars, names, [CACHE], published)
+    finding = sentences.cached(examined, published)
+    return _by_class(examined, "Effect of the cache", finding, bars, names, [CACHE], published)
 
 
 def pictured(result: Examination) -> Panel | None:
@@ -300,13 +288,13 @@ def pictured(result: Examination) -> Panel | None:
     f = result.figures
     if not isinstance(f, PicturedFigures):
         return None
-    title, captions, unit = f.picture.title, (sentences.pictured(f), ""), f.counted_in
+    title, finding, unit = f.picture.title, sentences.pictured(f), f.counted_in
     series = sentences.by_series(f.conditions)
     if f.picture.by is None:
         across = f"nearest {unit}s left as they are"
         if not any(map(boundary_of, f.conditions)):
             return None
-        return _curves([*series.items()], "boundary", across, unit, title, captions, [result])
+        return _curves([*series.items()], "boundary", across, unit, title, finding, [result])
     groups = f.groups_by(f.picture.by)
     if not groups:
         return None
@@ -314,14 +302,14 @@ def pictured(result: Examination) -> Panel | None:
     bars: Bars = [(name, [next(iter(one.get(name, ())), None) for one in by_group]) for name in series]
     places = [f"{name}\n{count(group.targets)}" for name, group in groups.items()]
     examined = Examinations(result.name, {f.experiment: result})
-    return _barred(examined, bars, [], None, title=title, captions=captions, note="Numbers: how many targets. ",
+    return _barred(examined, bars, [], None, title=title, finding=finding, note="Numbers: how many targets. ",
                    places=places, across=f.picture.by, results=[result])  # fmt: skip
 
 
 def _by_class(
     examined: Examinations,
     title: str,
-    captions: tuple[str, str],
+    finding: sentences.Finding,
     bars: Bars,
     names: Sequence[Sequence[str]],
     used: Sequence[str],
@@ -337,7 +325,7 @@ def _by_class(
     far = "only before them, in the cache’s window" if used == [CACHE] else "only before them"
     about = f"Near: the word occurred among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
     places = [f"{name}\n{count(targets.get(group, 0))}" for group, name in classes.items()]
-    return _barred(examined, bars, names, published, title=title, captions=captions, note=f"{about} ", places=places,
+    return _barred(examined, bars, names, published, title=title, finding=finding, note=f"{about} ", places=places,
                    across="where the word occurred before", results=results)  # fmt: skip
 
 
@@ -348,7 +336,7 @@ def _barred(
     published: Published | None,
     *,
     title: str,
-    captions: tuple[str, str],
+    finding: sentences.Finding,
     note: str,
     places: Sequence[str],
     across: str,
@@ -359,9 +347,7 @@ def _barred(
     diamonds = " Diamonds: published." if any(value is not None for row in marks for value in row) else ""
     unit = counted_in([result.figures for result in results])
     note = f"{note}Lines on bars: {spread_words(results)}.{diamonds}"
-    return Panel(
-        title, across, added_loss(unit), *captions, note, results, lambda axes: _bars(axes, places, bars, marks)
-    )
+    return Panel(title, across, added_loss(unit), finding, note, results, lambda axes: _bars(axes, places, bars, marks))
 
 
 def _printed(published: Published | None, corpus: str, name: str) -> float | None:

@@ -53,20 +53,21 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
     """Return the findings of one examination with the published figures; empty for a plugin's plain experiment."""
     f = result.figures
     if isinstance(f, PicturedFigures):
-        return [sentences.pictured(f)]
+        return [str(sentences.pictured(f))]
     if not isinstance(f, ExaminationFigures) or f.experiment not in EXPERIMENTS:
         return []
     examined = Examinations(result.name, {f.experiment: result})  # type: ignore[dict-item]
     if f.experiment == TRUNCATE:
-        parts = [published_context(examined.corpus, published).strip()]
-        parts += [sentences.frequency(examined, published)] if f.groups_by("frequency") else []
-        parts += [sentences.speech(examined, published)] if f.groups_by("tag") else []
+        described = [sentences.frequency] if f.groups_by("frequency") else []
+        described += [sentences.speech] if f.groups_by("tag") else []
     elif f.experiment in sentences.CHANGES:
-        parts = [sentences.local_order(examined, published)] if f.conditions_with(span="local") else []
-        parts += [sentences.global_order(examined, published)] if f.conditions_with(span="global") else []
+        described = [sentences.local_order] if f.conditions_with(span="local") else []
+        described += [sentences.global_order] if f.conditions_with(span="global") else []
     else:
-        parts = [_SENTENCES[f.experiment](examined, published)]
-    return [*filter(None, parts), sentences.comparability(examined, published)]
+        described = [_SENTENCES[f.experiment]]
+    printed = published_context(examined.corpus, published).strip() if f.experiment == TRUNCATE else ""
+    findings = (str(describe(examined, published)) for describe in described)
+    return [*filter(None, [printed]), *findings, sentences.comparability(examined, published)]
 
 
 def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from backstory.config import formats, plural
 from backstory.config.formats import count, percent
@@ -55,7 +56,7 @@ class Examinations:
 
     def counted_in(self) -> str:
         """Return the unit of contexts: words if tokens are pieces of words, else tokens."""
-        return "word" if any(r.figures.pieces_per_word for r in self.results.values()) else "token"
+        return counted_in([result.figures for result in self.results.values()])
 
     def in_class(self, experiment: str, group: str, **parameters: object) -> EffectRecord | None:
         """Return a condition of an experiment on the targets of a class (near, far, none); None if unknown."""
@@ -113,7 +114,17 @@ def boundary_of(condition: EffectRecord) -> int:
     return getattr(condition, "boundary", None) or 0
 
 
-Sentence = Callable[[Examinations, Published | None], str]
+class Finding(NamedTuple):
+    """The finding of an experiment in words, without a final point, and a sentence on the published values, if any."""
+
+    ours: str
+    published: str = ""
+
+    def __str__(self) -> str:
+        return _joined(*self) + "." * (not self.published)
+
+
+Sentence = Callable[[Examinations, Published | None], Finding]
 CHANGES = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Beginnings of the Penn Treebank tags in figure 1d."""
@@ -129,7 +140,7 @@ def raised(condition: EffectRecord | None) -> str:
 
 
 def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part) + "."
+    return "; ".join(filter(None, parts))
 
 
 def _printed(published: Published | None, where: str, corpus: str, names: Sequence[str], text: str) -> str:
@@ -138,10 +149,10 @@ def _printed(published: Published | None, where: str, corpus: str, names: Sequen
     if published is None or printed is None:
         return ""
     values = text.format(*(f"{value:g}" for value in printed.values))
-    return f"{published.cited}, {where} ({printed.where}): {values}"
+    return f"{published.cited}, {where} ({printed.where}): {values}."
 
 
-def levels(examinations: Sequence[Examined], published: Published | None) -> str:
+def levels(examinations: Sequence[Examined], published: Published | None) -> Finding:
     """Describe figure 1b: the spread of the models with little context and with all of it."""
     results = [result for _, result in examinations]
     figures = [result.figures for result in results]
@@ -152,24 +163,25 @@ def levels(examinations: Sequence[Examined], published: Published | None) -> str
         full = [f.baseline.perplexity for f in figures]
         with_least = f"{max(few) / min(few):.2f} times the lowest with {count(least)} {counted_in(figures)}s"
         parts.append(f"the highest perplexity is {with_least}, and {max(full) / min(full):.2f} times with all context")
-    return _joined(*parts, _printed(published, "figure 1b", str(results[0].corpus.name), ["effective-context-average"],
-                                    "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
+    printed = "settings change the level, not the trend, and about {} tokens are used"
+    names = ["effective-context-average"]
+    return Finding(_joined(*parts), _printed(published, "figure 1b", str(results[0].corpus.name), names, printed))
 
 
-def frequency(examined: Examinations, published: Published | None) -> str:
+def frequency(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 1c: how much context frequent and infrequent words need."""
     groups = {f"{name} words": group for name, group in truncation_groups(examined, "frequency").items()}
     names = ["effective-context-frequent", "effective-context-infrequent"]
     printed = _printed(published, "figure 1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
-    return _joined(_beyond(examined, groups), printed)
+    return Finding(_beyond(examined, groups), printed)
 
 
-def speech(examined: Examinations, published: Published | None) -> str:
+def speech(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 1d: how much context words of each part of speech need."""
     groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
-    return _joined(_beyond(examined, groups), _tagged(examined.results["truncate"]),
-                   _printed(published, "figure 1d", examined.corpus, ["effective-context-DT"],
-                            "determiners {} tokens, nouns and verbs more than any other"))  # fmt: skip
+    printed = "determiners {} tokens, nouns and verbs more than any other"
+    return Finding(_joined(_beyond(examined, groups), _tagged(examined.results[TRUNCATE])),
+                   _printed(published, "figure 1d", examined.corpus, ["effective-context-DT"], printed))  # fmt: skip
 
 
 def truncation_groups(examined: Examinations, by: str) -> dict[str, GroupRecord]:
@@ -203,7 +215,7 @@ def _tagged(result: Result[ExaminationFigures]) -> str:
     return f"tags: {f.tagger}{unknown}"
 
 
-def local_order(examined: Examinations, published: Published | None) -> str:
+def local_order(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 2a: the value of the order of near words."""
     unit = examined.counted_in()
     changed = f"20 {unit}s of the context are changed, by the number of {unit}s between them and the predicted {unit}"
@@ -212,7 +224,7 @@ def local_order(examined: Examinations, published: Published | None) -> str:
                            "order matters among the nearest {} tokens"))  # fmt: skip
 
 
-def global_order(examined: Examinations, published: Published | None) -> str:
+def global_order(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 2b: the value of the order and the identity of far words."""
     changed = f"all but the nearest {examined.counted_in()}s of the context are changed, by the number that stay"
     return _order(examined, "global", changed,
@@ -220,13 +232,13 @@ def global_order(examined: Examinations, published: Published | None) -> str:
                            "beyond {} tokens other words matter, another order does not"))  # fmt: skip
 
 
-def _order(examined: Examinations, span: str, changed: str, printed: str) -> str:
+def _order(examined: Examinations, span: str, changed: str, printed: str) -> Finding:
     costs = []
     for experiment, change in CHANGES.items():
         result = examined.results.get(experiment)
         if conditions := result.figures.conditions_with(span=span) if result else []:
             costs.append(f"{change} {_by_boundary(conditions)}")
-    return _joined(f"Perplexity when {changed}: {', '.join(costs)}", printed)
+    return Finding(f"Perplexity when {changed}: {', '.join(costs)}", printed)
 
 
 def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
@@ -243,7 +255,7 @@ def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
     return small if end == boundary_of(nearest) else f"{first} and {small}"
 
 
-def pictured(figures: PicturedFigures) -> str:
+def pictured(figures: PicturedFigures) -> Finding:
     """Describe the finding of an experiment with its own picture: each series by boundary, or by group of targets."""
     costs = []
     for series, conditions in by_series(figures.conditions).items():
@@ -253,7 +265,7 @@ def pictured(figures: PicturedFigures) -> str:
             groups = figures.groups_by(figures.picture.by)
             effects = ((name, by_series(group.conditions).get(series)) for name, group in groups.items())
             costs.append(f"{series} {', '.join(f'{name} {raised(cs[0])}' for name, cs in effects if cs)}")
-    return f"{figures.picture.sentence}: {'; '.join(costs)}."
+    return Finding(f"{figures.picture.sentence}: {'; '.join(costs)}")
 
 
 def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEffect]]:
@@ -264,7 +276,7 @@ def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEf
     return series
 
 
-def dropped(examined: Examinations, published: Published | None) -> str:
+def dropped(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 3: the value of content and function words, compared with as many words at random."""
     result = examined.results["drop"]
     nearest = min(map(boundary_of, result.figures.conditions))
@@ -277,11 +289,11 @@ def dropped(examined: Examinations, published: Published | None) -> str:
     printed = _printed(
         published, "figure 3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%"
     )
-    return _joined(f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}", _tagged(result),
-                   printed if nearest == 5 else "")  # fmt: skip
+    ours = f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}"
+    return Finding(_joined(ours, _tagged(result)), printed if nearest == 5 else "")
 
 
-def copied(examined: Examinations, published: Published | None) -> str:
+def copied(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 4a: whether recurring words are copied or predicted from the topic."""
     costs = []
     for group, title in CLASSES.items():
@@ -292,15 +304,15 @@ def copied(examined: Examinations, published: Published | None) -> str:
         parts += [f"{raised(distant)} without the distant context"] if distant else []
         costs += [f"{title} {' and '.join(parts)}"] if parts else []
     if not costs:
-        return "Perplexity of words by where they occurred before: examine again with --by class."
+        return Finding("Perplexity of words by where they occurred before: examine again with --by class")
     experiments = [name for name in ("drop-target", "drop-distant") if name in examined.results]
     names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
     both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
-    return _joined(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
+    return Finding(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
                    _printed(published, "figure 4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
 
 
-def replaced(examined: Examinations, published: Published | None) -> str:
+def replaced(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 4b: the cost of replacing earlier occurrences of a word by another."""
     costs = []
     for group in ("near", "far"):
@@ -309,13 +321,13 @@ def replaced(examined: Examinations, published: Published | None) -> str:
         parts = [f"{raised(c)} {words}" for c, words in conditions if c]
         costs += [f"{CLASSES[group]} {' and '.join(parts)}"] if parts else []
     if not costs:
-        return "Perplexity of words whose earlier occurrences are replaced: examine again with --by class."
-    return _joined(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
+        return Finding("Perplexity of words whose earlier occurrences are replaced: examine again with --by class")
+    return Finding(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
                    _printed(published, "figure 4b", examined.corpus, ["replace-target-near"],
                             "near up to +{}%, far next to nothing"))  # fmt: skip
 
 
-def cached(examined: Examinations, published: Published | None) -> str:
+def cached(examined: Examinations, published: Published | None) -> Finding:
     """Describe figure 7: the gain of a cache on words that recur within its window, and the share of words it harms."""
     condition = examined.results[CACHE].figures.conditions[0]
     costs = [(title, examined.in_class(CACHE, group)) for group, title in IN_WINDOW.items()]
@@ -330,7 +342,7 @@ def cached(examined: Examinations, published: Published | None) -> str:
     where = f", by where a word occurred before: {by_class}" if by_class else ""
     older = "" if by_class else "by where a word occurred before: examine again"
     printed = _printed(published, "section 6.2, figure 7", examined.corpus, names, text)
-    return _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed, printed)
+    return Finding(_joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed), printed)
 
 
 def comparability(examined: Examinations, published: Published) -> str:
