@@ -132,14 +132,20 @@ def compact(table: Table, about: str) -> tuple[Tabular, Note]:
     return Tabular(smaller, about, same=same), Note(same)
 
 
-def figure(plot: Plot | None, commands: Iterable[str | None] = ()) -> Figure | None:
-    """Return a figure as a piece; None without one."""
+def figure(plot: Plot | None, results: Iterable[Result[Any]] = ()) -> Figure | None:
+    """Return a figure of these results as a piece, with the commands that measured them; None without one."""
+    commands = (result.provenance.command for result in results)
     return None if plot is None else Figure(plot, tuple(dict.fromkeys(filter(None, commands))))
 
 
 def details(heading: str, *inside: Piece | None) -> Details:
     """Return pieces that are collapsed under a heading."""
     return Details(heading, present(inside))
+
+
+def collapsed(heading: str, table: Table, look: str = "") -> Details:
+    """Return a table that is collapsed under its heading."""
+    return details(heading, Tabular(table, heading, look))
 
 
 def present(pieces: Iterable[Piece | None]) -> tuple[Piece, ...]:

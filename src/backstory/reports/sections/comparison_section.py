@@ -57,11 +57,10 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
     f = result.figures
     yield pieces.Tabular(readers_table(f), "Readers")
     yield pieces.Tabular(pairs_table(f), "Gains")
-    command = [result.provenance.command]
-    yield pieces.figure(along(f, f"{prefix}-nats"), command)
+    yield pieces.figure(along(f, f"{prefix}-nats"), [result])
     if not in_bits(f):
         yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
-    yield pieces.figure(by_position(f, f"{prefix}-positions"), command)
+    yield pieces.figure(by_position(f, f"{prefix}-positions"), [result])
     yield pieces.details("Every position in a document", pieces.Tabular(positions_table(f), "Gain by position"))
     documents = pieces.Tabular(documents_table(f), "Gain of every document")
     heading = f"Every document ({len(f.documents):,})"

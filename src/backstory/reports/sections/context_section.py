@@ -102,15 +102,14 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> Ite
             # The same model with a reader that remembers gets a name of its own.
             by_axes.setdefault(key, []).append((name_of(run.name, result), result))  # type: ignore[arg-type]
     for number, group in enumerate(by_axes.values(), start=1):
-        commands = [result.provenance.command for _, result in group]
-        yield pieces.figure(plots.context_curves(group, f"context{number}", published), commands)
+        results = [result for _, result in group]
+        yield pieces.figure(plots.context_curves(group, f"context{number}", published), results)
         for i, alike in enumerate(_same_targets(group)):
-            made = [result.provenance.command for _, result in alike]
-            yield pieces.figure(plots.levels(alike, published, f"levels{number}-{i}"), made)
+            plot = plots.levels(alike, published, f"levels{number}-{i}")
+            yield pieces.figure(plot, (result for _, result in alike))
         yield from pieces.compact(contexts_table(group), "Effective context")
         for name, result in group:
-            heading = f"Every context length: {name}, {_part(result)}"
-            yield pieces.details(heading, pieces.Tabular(lengths_table(result.figures), heading))
+            yield pieces.collapsed(f"Every context length: {name}, {_part(result)}", lengths_table(result.figures))
         for name, result in group:
             about = about_pieces(result.figures)
             yield pieces.Note(about and f"{name}: {about}")
@@ -136,8 +135,8 @@ def _panels(models: Sequence[Examinations], published: Published | None) -> Iter
             alike.setdefault(key, []).append((examined.name, panel))
     for number, panels in enumerate(alike.values(), start=1):
         yield pieces.Heading(panels[0][1].title)
-        commands = (result.provenance.command for _, panel in panels for result in panel.results)
-        yield pieces.figure(plots.beside(panels, f"examined{number}"), commands)
+        results = (result for _, panel in panels for result in panel.results)
+        yield pieces.figure(plots.beside(panels, f"examined{number}"), results)
 
 
 def _part(result: Result[ExaminationFigures]) -> str:
@@ -152,9 +151,8 @@ def _conditions(examined: Examinations) -> Iterator[Piece | None]:
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)
         about = "Effective context" if truncation else f"Every condition of {experiment}"
-        heading = f"{about}: {examined.name}, {_part(examined.first)}"
         table = groups_table(result.figures) if truncation else conditions_table(result.figures)  # type: ignore[arg-type]
-        yield pieces.details(heading, pieces.Tabular(table, heading))
+        yield pieces.collapsed(f"{about}: {examined.name}, {_part(examined.first)}", table)
 
 
 def about_pieces(figures: ExaminationFigures) -> str:

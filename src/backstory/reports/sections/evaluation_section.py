@@ -81,11 +81,6 @@ def _renamed(group: Sequence[Named[R]]) -> list[Named[R]]:
     return [named._replace(name=name) for name, named in zip(names, group, strict=True)]
 
 
-def _commands(group: Sequence[Named[R]]) -> list[str | None]:
-    """Return the commands that measured a group."""
-    return [named.result.provenance.command for named in group]
-
-
 # --- answers to a synthetic task, by the length of its sequences ---
 
 
@@ -135,14 +130,14 @@ def _memory_pieces(runs: Sequence[RunResults], published: Published | None) -> I
         yield pieces.Heading(text) if len(groups) > 1 else None
         yield pieces.Note(f"{text}: {formats.plain(first.corpus.provenance)}")
         kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
+        results = [named.result for named in group]
         for index, kind in enumerate(kinds, start=1):
-            yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"), _commands(group))
+            yield pieces.figure(memory_curves(group, kind, f"memory{number}-{index}"), results)
             yield pieces.Tabular(excess_table(group, kind), f"Nats above the exact cost: {kind}")
-        heading = "Nats above the exact cost, by kind of token"
-        yield pieces.details(heading, pieces.Tabular(kinds_table(group), heading))
+        yield pieces.collapsed("Nats above the exact cost, by kind of token", kinds_table(group))
         for name, result, memory in group:
-            heading = f"Every cost: {name}, {result.corpus.part(result.figures.split)}"
-            yield pieces.details(heading, pieces.Tabular(costs_table(memory), heading))
+            part = result.corpus.part(result.figures.split)
+            yield pieces.collapsed(f"Every cost: {name}, {part}", costs_table(memory))
 
 
 def _curve(memory: MemoryRecord, kind: str) -> CurveRecord | None:
@@ -250,10 +245,9 @@ def _recency_pieces(runs: Sequence[RunResults], published: Published | None) -> 
         first = group[0].result
         batch = first.figures.batch_size or 1
         text = first.corpus.text(first.figures.split) + ("" if batch == 1 else f", batch of {count(batch)}")
-        heading = f"Nats by distance to the last occurrence: {text}"
         yield pieces.Heading(text) if len(groups) > 1 else None
-        yield pieces.figure(recency_curves(group, f"recency{number}"), _commands(group))
-        yield pieces.details(heading, pieces.Tabular(recency_table(group), heading))
+        yield pieces.figure(recency_curves(group, f"recency{number}"), (named.result for named in group))
+        yield pieces.collapsed(f"Nats by distance to the last occurrence: {text}", recency_table(group))
 
 
 def same_tokens(runs: Sequence[RunResults]) -> list[list[Named[RecencyRecord]]]:

@@ -69,7 +69,7 @@ def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, l
 
 def _learning_pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator[Piece | None]:
     """Yield learning curves, and the size, length and speed of each training."""
-    yield pieces.figure(learning_curves(runs), (run.training.provenance.command for run in runs if run.training))
+    yield pieces.figure(learning_curves(runs), (run.training for run in runs if run.training))
     yield from pieces.compact(trainings_table(runs), "Training of every run")
 
 

@@ -62,9 +62,9 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     """Yield the use of both predictions by the gate of a model with an auxiliary one, after every epoch."""
     gated = [(run.name, epochs) for run in runs if (epochs := gate_epochs(run))]
     if gated:
-        commands = [run.training.provenance.command for run in runs if run.training and gate_epochs(run)]
-        yield pieces.figure(shares(gated), commands)
-        yield pieces.figure(parts(gated), commands)
+        trainings = [run.training for run in runs if run.training and gate_epochs(run)]
+        yield pieces.figure(shares(gated), trainings)
+        yield pieces.figure(parts(gated), trainings)
         yield from pieces.compact(gates_table(gated), "Gates after the best epoch")
         yield pieces.Note(COLUMNS)
 

@@ -62,31 +62,21 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         yield pieces.Heading(f"{f.title}, {f.scale} scale")
         for failed in (r for r in f.runs if r.state == "failed"):
             yield pieces.Alarm(f"{failed.run} failed: {failed.problem}")
-        gates, findings, recency = gates_table(f), findings_table(f), recency_table(f)
-        systems = systems_table(f)
+        gates, findings, systems = gates_table(f), findings_table(f), systems_table(f)
         about = f"Systems of {run.name}: means over seeds, with their standard deviation"
         yield from pieces.compact(systems.without(HOW), about)
         how = Table(systems.columns, tuple({row[0]: row for row in systems.rows}.values())).only(("System", *HOW))
-        heading = f"How each system was trained: {run.name}"
-        yield pieces.details(heading, pieces.Tabular(how, heading))
-        yield (
-            pieces.details(
-                f"Gates: each prediction by itself, {run.name}",
-                pieces.Note(GATES),
-                pieces.Tabular(gates, f"Gates of {run.name}"),
-            )
-            if gates.rows
-            else None
-        )
+        yield pieces.collapsed(f"How each system was trained: {run.name}", how)
+        if gates.rows:
+            heading = f"Gates: each prediction by itself, {run.name}"
+            yield pieces.details(heading, pieces.Note(GATES), pieces.Tabular(gates, f"Gates of {run.name}"))
         yield pieces.Tabular(memory_table(f), f"Nats above the exact cost, {run.name}")
         yield from pieces.compact(claims_table(f), f"Claims of {run.name}")
         yield pieces.Tabular(findings, f"Findings, tested on {run.name}")
         if plot := epoch_curves(f, f"epochs{number}-"):
-            heading = f"Validation by epoch: {run.name}"
-            yield pieces.figure(plot, [result.provenance.command])
-            yield pieces.details(heading, pieces.Tabular(epochs_table(f), heading))
-        heading = f"Nats by distance to the last occurrence: {run.name}"
-        yield pieces.details(heading, pieces.Tabular(recency, heading))
+            yield pieces.figure(plot, [result])
+            yield pieces.collapsed(f"Validation by epoch: {run.name}", epochs_table(f))
+        yield pieces.collapsed(f"Nats by distance to the last occurrence: {run.name}", recency_table(f))
         yield pieces.Note(f.note or "")
         yield pieces.Note(TRAINED if f.claims or findings.rows else "")
         yield pieces.Note(RULE if f.claims else "")

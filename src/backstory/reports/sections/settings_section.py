@@ -36,7 +36,7 @@ def _settings_pieces(runs: Sequence[RunResults], published: Published | None) ->
     yield pieces.Tabular(shown, "Settings that differ", "settings")
     if len(some) >= FEW:
         heading = f"Settings of parts that only some runs have ({len(some)})"
-        yield pieces.details(heading, pieces.Tabular(Table(table.columns, tuple(some)), heading, "settings"))
+        yield pieces.collapsed(heading, Table(table.columns, tuple(some)), "settings")
     for run in runs:
         yield pieces.details(f"Settings of {run.name}", pieces.Code(run.config))
 
