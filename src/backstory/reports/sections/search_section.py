@@ -17,7 +17,7 @@ from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.phrases import search_summary
 from backstory.reports.svg import LARGEST, Plot, whole_numbers
-from backstory.reports.tables import Column, Table, columns, to_text
+from backstory.reports.tables import Table, columns, to_text, without_empty_columns
 from backstory.results import Result, RunResults, SearchFigures
 from backstory.results.published_values import Published
 from backstory.results.search_record import AGAIN, COMPLETE, ParameterRecord, TrialRecord
@@ -92,15 +92,12 @@ def best_table(figures: SearchFigures, most: int) -> Table:
     """Return the settings of the best trials side by side, with their ranges and importance."""
     f = figures.scored()
     best = f.ranked[:most]
-    measured = any(p.importance is not None for p in f.parameters)
-    head = (Column("Setting"), Column("Searched"), *([Column("Importance", True)] if measured else []))
-    head += tuple(Column(f"Trial {t.trial}", True) for t in best)
-    blank = (MISSING,) if measured else ()
-    rows = [(f"validation {measure_of(f.unit)}", MISSING, *blank, *(perplexity(t.valid_perplexity) for t in best))]
+    rows = [(f"validation {measure_of(f.unit)}", MISSING, MISSING, *(perplexity(t.valid_perplexity) for t in best))]
     for p in by_importance(f):
-        share = (importance(p),) if measured else ()
-        rows.append((p.name, searched(p), *share, *(_value(t.settings.get(p.name)) for t in best if not p.same)))
-    return Table(head, tuple(row + (MISSING,) * (len(head) - len(row)) for row in rows))
+        values = (MISSING if p.same else _value(t.settings.get(p.name)) for t in best)
+        rows.append((p.name, searched(p), importance(p), *values))
+    heads = columns("Setting", "Searched", "Importance#", *(f"Trial {t.trial}#" for t in best))
+    return without_empty_columns(Table(heads, tuple(rows)))
 
 
 def trials_table(figures: SearchFigures, settings: bool = True) -> Table:
