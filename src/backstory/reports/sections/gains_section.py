@@ -124,15 +124,12 @@ def _groups(runs: Sequence[RunResults]) -> list[list[Contender]]:
 def _names(group: Sequence[Contender]) -> list[str]:
     """Name readings by run and reader, leaving out what all share."""
     one_run = len({reading.run.name for reading in group}) == 1
-    static = {reading.figures.reader for reading in group} == {"static"}
-    return [_name(r, one_run, static) for r in group]
+    return [_name(reading, one_run) for reading in group]
 
 
-def _name(reading: Contender, one_run: bool, static: bool) -> str:
-    reader = "" if reading.figures.reader == "static" else reading.figures.reader
-    if one_run:
-        return f"{reading.run.name} with {reader}" if reader else f"{reading.run.name} alone"
-    return reading.run.name if static or not reader else f"{reading.run.name} with {reader}"
+def _name(reading: Contender, one_run: bool) -> str:
+    name, reader = reading.run.name, reading.figures.reader
+    return f"{name} with {reader}" if reader != "static" else f"{name} alone" if one_run else name
 
 
 def _over(reading: Contender) -> str:
@@ -270,11 +267,9 @@ def control_of(reading: Contender, group: Sequence[Contender]) -> Control | None
 def _without_last_reader(reading: Contender, group: Sequence[Contender]) -> Control | None:
     *inner, last = re.split(r"\+(?=[a-z])", reading.figures.reader)
     inside = "+".join(inner) or "static"
-    differs = f"no {last.partition(':')[0]}"
     for other in group:
         if other.run is reading.run and other.figures.reader == inside:
-            name = reading.run.name if inside == "static" else f"{reading.run.name} with {inside}"
-            return Control(f"{name} alone" if inside == "static" else name, other.figures.nats_per_token, differs)
+            return Control(_name(other, one_run=True), other.figures.nats_per_token, f"no {last.partition(':')[0]}")
     return None
 
 
