@@ -226,26 +226,18 @@ def _read_all(folders: Sequence[Path]) -> list[RunResults]:
 
 def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
     """Merge runs that consist of examinations alone and share their weights."""
-    merged: list[RunResults] = []
-    for run in runs:
-        weights = _weights(run)
-        same_weights = [i for i, other in enumerate(merged) if weights and _weights(other) == weights]
-        if same_weights:
-            other = merged[same_weights[0]]
-            unread = other.unread + run.unread
-            merged[same_weights[0]] = replace(other, results=other.results + run.results, unread=unread)
-        else:
-            merged.append(run)
-    return merged
+    merged: dict[object, RunResults] = {}
+    for number, run in enumerate(runs):
+        key = _weights(run) or number
+        other = merged.get(key, replace(run, results=(), unread=()))
+        merged[key] = replace(other, results=other.results + run.results, unread=other.unread + run.unread)
+    return list(merged.values())
 
 
 def _weights(run: RunResults) -> object:
     """Return the name and weights that all results share if they are examinations; None if they differ or are unset."""
-    if any(result.kind != ExaminationFigures.kind for result in run.results):
-        return None
-    known = [(result.name, result.provenance.weights) for result in run.results]
-    alike = all(one == known[0] for one in known)
-    return known[0] if alike and known[0][1] else None
+    (kind, *known), *others = {(r.kind, r.name, str(r.provenance.weights or "")) for r in run.results}
+    return tuple(known) if kind == ExaminationFigures.kind and known[1] and not others else None
 
 
 def _own_names(runs: Sequence[RunResults]) -> Iterator[RunResults]:
