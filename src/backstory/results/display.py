@@ -2,7 +2,7 @@
 
 import html
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backstory.config import UserError
@@ -66,7 +66,7 @@ def _values_table(values: Mapping[str, Any], caption: str) -> str:
         if isinstance(value, Mapping):
             shown |= {f"{name}.{key}": one for key, one in value.items() if one is not None and _scalar(one)}
     head = f"<caption>{escaped(caption)}</caption>" if caption else ""
-    body = _lines(([name, value] for name, value in shown.items()), heading_first=True)
+    body = "".join(f"<tr><th>{escaped(name)}</th>{_cell(value)}</tr>" for name, value in shown.items())
     return f"<table>{head}<tbody>{body}</tbody></table>" if head or body else ""
 
 
@@ -79,25 +79,15 @@ def _rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if all(_scalar(row.get(name)) for row in first) and any(row.get(name) is not None for row in first)
     ]
     head = "".join(f"<th>{escaped(name)}</th>" for name in names)
-    body = _lines([row.get(name) for name in names] for row in first)
+    body = "".join(f"<tr>{''.join(_cell(row.get(name)) for name in names)}</tr>" for row in first)
     more = len(rows) - len(first)
     note = f"<p>{count(more)} more rows; <code>to_frame()</code> has all.</p>" if more else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}" if names else ""
 
 
-def _lines(rows: Iterable[Sequence[Any]], heading_first: bool = False) -> str:
-    def line(row: Sequence[Any]) -> str:
-        cells = [f"<td>{escaped(_text(value))}</td>" for value in row]
-        if heading_first:
-            cells[0] = f"<th>{escaped(_text(row[0]))}</th>"
-        return f"<tr>{''.join(cells)}</tr>"
-
-    return "".join(map(line, rows))
-
-
-def _text(value: Any) -> str:
+def _cell(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return count(value) if whole else plain(value)
+    return f"<td>{escaped(count(value) if whole else plain(value))}</td>"
 
 
 def escaped(text: str) -> str:
