@@ -92,7 +92,7 @@ def _units_in_heads(table: Table) -> Table:
     """Move the unit that all numbers of a column share into its heading: `Perplexity per word`."""
     heads, columns = [], []
     for column, cells in zip(table.columns, zip(*table.rows, strict=True), strict=False):
-        units = {unit for cell in cells if cell != MISSING for unit in _units(cell)} if column.numeric else set()
+        units = {_unit(cell) for cell in cells if cell != MISSING} if column.numeric else set()
         if len(units) == 1 and None not in units:
             before, after = units.pop() or ("", "")
             unit = after if after.startswith(" per ") else f" ({after.strip()})"
@@ -104,10 +104,10 @@ def _units_in_heads(table: Table) -> Table:
     return Table(tuple(heads), tuple(zip(*columns, strict=True))) if table.rows else table
 
 
-def _units(cell: str) -> list[tuple[str, str] | None]:
+def _unit(cell: str) -> tuple[str, str] | None:
     """Return the text before and after the number of a cell; None if it is not a number with a unit."""
     match = _WITH_UNIT.fullmatch(cell)
-    return [(match[1] or "", match[3]) if match else None]
+    return (match[1] or "", match[3]) if match else None
 
 
 def escape_markdown(text: str) -> str:

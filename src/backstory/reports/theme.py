@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from backstory.results.passage import STEPS, Numbers, Weights
 
+TEMPLATES = Path(__file__).with_name("templates")
 INK = ("#22211e", "#e4e1da")
 """Text colour at every step, on a light and on a dark page. Contrast is at least 4.5 throughout."""
 PAPER = ("#fdfcfa", "#16171a")
@@ -79,11 +80,8 @@ CSS = f"""
 @media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(dark=True)} }} }}
 {rules()}
 
-""" + Path(__file__).with_name("templates").joinpath("page.css").read_text(encoding="utf-8")
+""" + TEMPLATES.joinpath("page.css").read_text(encoding="utf-8")
 """The style sheet of a page, light and dark, for wide screens, phones and paper."""
-
-
-TEMPLATES = Path(__file__).with_name("templates")
 
 
 def rendered(template: str, **values: object) -> Markup:

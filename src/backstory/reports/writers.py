@@ -20,7 +20,6 @@ from backstory.reports.document import (
     Quote,
     Tabular,
     Words,
-    present,
 )
 from backstory.reports.passage_html import SCRIPT, SCRIPT_HASH
 from backstory.reports.passage_html import figure as passage_figure
@@ -35,9 +34,9 @@ GENERATOR = Markup('<meta name="generator" content="Backstory">')
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def html_pieces(pieces: Iterable[Piece | None]) -> Markup:
-    """Return the pieces in sequence, without empty ones."""
-    return Markup("\n").join(html_piece(piece) for piece in present(pieces))
+def html_pieces(pieces: Iterable[Piece]) -> Markup:
+    """Return the pieces in sequence."""
+    return Markup("\n").join(map(html_piece, pieces))
 
 
 def html_piece(piece: Piece) -> Markup:

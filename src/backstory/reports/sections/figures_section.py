@@ -23,7 +23,7 @@ from backstory.reports.phrases import (
 )
 from backstory.reports.svg import LARGEST, Plot, labels, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns, without_empty_columns
-from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
+from backstory.results import EvaluationFigures, Figures, Result, RunResults, TrainingFigures, UnknownTokens
 from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
 
@@ -74,7 +74,7 @@ def _learning_pieces(runs: Sequence[RunResults], published: Published | None) ->
 
 
 FIGURES = Section("Figures", of_kind(TrainingFigures, EvaluationFigures), _pieces)
-LEARNING = Section("Learning", lambda _: True, _learning_pieces)  # the training log needs no result
+LEARNING = Section("Learning", of_kind(Figures), _learning_pieces)  # the training log needs no result
 
 
 @checked()

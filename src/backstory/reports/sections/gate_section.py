@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from backstory.config.formats import count, decimal, percent, perplexity
 from backstory.reports import document as pieces
 from backstory.reports import svg
-from backstory.reports.document import Piece, Section
+from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import MOST_DESCRIBED
 from backstory.reports.svg import LARGEST, Plot, perplexity_axis, whole_numbers
 from backstory.reports.tables import Table, columns
-from backstory.results import RunResults
+from backstory.results import Figures, RunResults
 from backstory.results.evaluation_record import GateRecord
 from backstory.results.published_values import Published
 
@@ -69,7 +69,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
         yield pieces.Note(COLUMNS)
 
 
-SECTION = Section("Gate", lambda _: True, _pieces)  # from the training log, so it needs no result
+SECTION = Section("Gate", of_kind(Figures), _pieces)  # from the training log, so it needs no result
 
 
 def gates_table(gated: Sequence[Gated]) -> Table:

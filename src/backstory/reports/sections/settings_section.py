@@ -50,13 +50,9 @@ def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> It
         yield pieces.Tabular(again_table(run), f"What differs between the results of {run.name}", "plain")
 
 
-def _any(figures: Figures) -> bool:
-    return True
-
-
 OTHERS = Section("Other results", of_kind(OtherFigures), _others_pieces)
-SETTINGS = Section("Settings", _any, _settings_pieces)
-AGAIN = Section("Measure it again", _any, _again_pieces)
+SETTINGS = Section("Settings", of_kind(Figures), _settings_pieces)
+AGAIN = Section("Measure it again", of_kind(Figures), _again_pieces)
 
 
 def differences_table(runs: Sequence[RunResults]) -> Table:
