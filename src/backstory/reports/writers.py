@@ -40,14 +40,16 @@ def html_pieces(pieces: Iterable[Piece]) -> Markup:
 
 
 def html_piece(piece: Piece) -> Markup:
-    """Return one piece. Figures and tables scroll on their own if the screen is too narrow."""
+    """Return one piece."""
     match piece:
         case Heading(text, level):
             return Markup(f"<h{level}>{{}}</h{level}>").format(text)
         case Plain(text):
             return _TEXTS[type(piece)].format(text)
         case Tabular(table, about, look):
-            return _scroll(rendered("table", table=table, look=look), about)
+            # A box that scrolls, also by keyboard, as a table may be wider than a phone.
+            box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>')
+            return box.format(about, rendered("table", table=table, look=look))
         case Figure(plot, commands):
             return rendered("figure", plot=plot, wide=Markup(plot.svg), narrow=Markup(plot.narrow()), commands=commands)
         case Details(heading, inside):
@@ -68,12 +70,6 @@ _TEXTS: dict[type[Piece], Markup] = {
     Alarm: Markup('<p class="alarm">{}</p>'),
     Code: Markup("<pre>{}</pre>"),
 }
-
-
-def _scroll(inside: Markup, about: str) -> Markup:
-    """Return a scrollable box, reachable by keyboard, for content that may be wider than a phone."""
-    box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>')
-    return box.format(about, inside)
 
 
 def html_page(document: Document) -> str:

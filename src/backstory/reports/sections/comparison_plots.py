@@ -36,8 +36,7 @@ def along(figures: ComparisonFigures, prefix: str, measure: Measure = "nats") ->
     def draw(width: float) -> "Figure":
         from matplotlib.figure import Figure
 
-        pairs = f.comparisons
-        named = _titled(f)
+        pairs, named = f.comparisons, any(d.title for d in f.documents)
         figure = Figure((width, 0.45 + PANEL * len(pairs) + (TITLES if named else 0)), layout="constrained")
         figure.subplots(len(pairs), sharex=True)
         for row, (pair, axes) in enumerate(zip(pairs, figure.axes, strict=True)):
@@ -170,10 +169,6 @@ def _documents(axes: "Axes", figures: ComparisonFigures, row: int) -> dict[str, 
             f"over {count(d.tokens)} {plural(figures.unit, d.tokens)}"
         )
     return hints
-
-
-def _titled(figures: ComparisonFigures) -> bool:
-    return any(d.title for d in figures.documents)
 
 
 def _titles(axes: "Axes", figures: ComparisonFigures, width: float) -> None:

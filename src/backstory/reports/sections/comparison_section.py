@@ -17,7 +17,7 @@ from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, theme
 from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.sections.comparison_plots import along, by_position
-from backstory.reports.svg import Plot, bounded
+from backstory.reports.svg import bounded
 from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import ComparisonFigures, Result, RunResults
 from backstory.results.explanation_record import ExcerptRecord, GainRecord, PairRecord
@@ -59,7 +59,9 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
     yield pieces.Tabular(pairs_table(f), "Gains")
     yield pieces.figure(along(f, f"{prefix}-nats"), [result])
     if not in_bits(f):
-        yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
+        note = "Differences of perplexities do not add up, and a few hard blocks outweigh all the others."
+        plot = along(f, f"{prefix}-perplexity", "perplexity")
+        yield pieces.details("The same in perplexity", pieces.figure(plot), pieces.Note(note))
     yield pieces.figure(by_position(f, f"{prefix}-positions"), [result])
     yield pieces.details("Every position in a document", pieces.Tabular(positions_table(f), "Gain by position"))
     documents = pieces.Tabular(documents_table(f), "Gain of every document")
@@ -73,12 +75,6 @@ def comparison_pieces(result: Comparison, prefix: str, level: int) -> Iterator[P
         yield pieces.Heading(passage_title(one, number, f), level)
         yield pieces.Note(one.passage.title)
         yield pieces.Words(one.passage, f"{prefix}-passage{number}")
-
-
-def _in_perplexity(plot: Plot) -> Piece:
-    """Return the same picture with gains in perplexity, collapsed."""
-    note = pieces.Note("Differences of perplexities do not add up, and a few hard blocks outweigh all the others.")
-    return pieces.details("The same in perplexity", pieces.figure(plot), note)
 
 
 # --- sentences and tables ---
