@@ -140,9 +140,9 @@ class Record(Displayable):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the record with the values of these keys; those that it does not name go to its field for `other_keys`."""
-        named = {key_of(f): f.name for f in dataclasses.fields(cls) if not holds_other_keys(f)}
-        own = {named[key]: value for key, value in values.items() if key in named}
-        return cls(**own, **_others(cls, {key: value for key, value in values.items() if key not in named}))
+        named = _named(cls)
+        own = {named[key].name: value for key, value in values.items() if key in named}
+        return cls(**own, **_others(cls, values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values, without the fields that are ABSENT."""
@@ -161,10 +161,16 @@ def key_of(field: dataclasses.Field) -> str:
     return field.name.removesuffix("_")
 
 
+@cache
+def _named(kind: type[Record]) -> dict[str, dataclasses.Field]:
+    """Return the fields of a record by their keys, without the one for other keys."""
+    return {key_of(field): field for field in dataclasses.fields(kind) if not holds_other_keys(field)}
+
+
 def _others(kind: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record's argument for values that it does not name; empty if it has no field for them."""
+    """Return the record's argument for the values that it does not name; empty if it has no field for them."""
     field = next((field for field in dataclasses.fields(kind) if holds_other_keys(field)), None)
-    return {} if field is None else {field.name: dict(values)}
+    return {} if field is None else {field.name: {k: v for k, v in values.items() if k not in _named(kind)}}
 
 
 def json_values(value: Any) -> Any:
@@ -262,11 +268,8 @@ def _record(kind: type[Record], arguments: tuple[Any, ...], value: Any, path: st
     _expect(isinstance(value, dict), path, "an object")
     kind = kind.variant(value)
     field_types = _field_types(kind, arguments)
-    named = [field for field in dataclasses.fields(kind) if not holds_other_keys(field)]
-    keys = {key_of(field) for field in named}
-    values = _others(kind, {name: inner for name, inner in value.items() if name not in keys})
-    for field in named:
-        name = key_of(field)
+    values = _others(kind, value)
+    for name, field in _named(kind).items():
         child_path = f"{path}.{name}" if path else name
         if name in value:
             values[field.name] = convert(field_types[field.name], value[name], child_path)
