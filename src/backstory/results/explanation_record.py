@@ -339,14 +339,13 @@ class ComparisonFigures(UnknownTokens, Figures):
         """Yield lists of unequal length, unknown readers, and documents that do not add up to the stretch."""
         yield from self.unknown_faults(self.tokens)
         blocks, pairs = math.ceil(self.tokens / self.block), len(self.comparisons)
-        lists: list[tuple[str, tuple[Any, ...], int]] = []
-        for i, pair in enumerate(self.comparisons):
-            lists.append((f"comparisons[{i}].blocks", pair.blocks, blocks))
-            lists.append((f"comparisons[{i}].perplexity_blocks", pair.perplexity_blocks, blocks))
-        for part in ("documents", "positions", "passages"):
-            lists += [(f"{part}[{i}].gains", one.gains, pairs) for i, one in enumerate(getattr(self, part))]
-        lists += [(f"documents[{i}].nats", one.nats, len(self.readers)) for i, one in enumerate(self.documents)]
-        yield from ((path, f"a list of {size}") for path, values, size in lists if len(values) != size)
+        sizes = {("comparisons", "blocks"): blocks, ("comparisons", "perplexity_blocks"): blocks,
+                 ("documents", "gains"): pairs, ("positions", "gains"): pairs, ("passages", "gains"): pairs,
+                 ("documents", "nats"): len(self.readers)}  # fmt: skip
+        for (part, name), size in sizes.items():
+            for i, one in enumerate(getattr(self, part)):
+                if len(getattr(one, name)) != size:
+                    yield f"{part}[{i}].{name}", f"a list of {size}"
         names = [reader.name for reader in self.readers]
         if not all(name in names for pair in self.comparisons for name in (pair.reader, pair.over)):
             yield "comparisons", "between readers that are named"

@@ -190,14 +190,8 @@ def result_from(text: str, source: str) -> Result[Any]:
             f"{source} has schema {shown(data.get('schema'))} and this version reads schema {SCHEMA}; "
             "use the version of backstory that wrote it, or run its command again"
         )
-    return result_of(data, source)
-
-
-def result_of(data: Any, source: str) -> Result[Any]:
-    """Return the result in parsed JSON, of earlier versions too. Raises UserError as `result_from` does."""
-    data = current_result(data)
     try:
-        record = convert(ResultRecord, data, "")
+        record = convert(ResultRecord, current_result(data), "")
         figures = figures_from(record.kind, record.figures)
     except WrongValue as wrong:
         raise UserError(f"{source} is damaged: {wrong}; {AGAIN}") from None

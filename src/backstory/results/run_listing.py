@@ -69,7 +69,8 @@ class RunSummary:
 
 def list_runs(folder: Path) -> list[RunSummary]:
     """Return the runs in a folder and up to three levels below it, by name. Raises UserError for no folder."""
-    return [summary(path, _relative(path, folder)) for path in run_folders(folder)]
+    runs = run_folders(folder)
+    return [summary(path, str(path if path == folder else path.relative_to(folder))) for path in runs]
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -263,10 +264,6 @@ def _walk(folder: Path, levels: int) -> Iterator[Path]:
             return
         for path in below:
             yield from _walk(path, levels - 1)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return str(path if path == folder else path.relative_to(folder))
 
 
 def _by_name(path: Path) -> list[tuple[int, int, str]]:
