@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from backstory.config import scores as measures
+from backstory.config.errors import plural
 
 MISSING = "–"
 """Content of a cell without a value."""
@@ -16,6 +17,11 @@ MISSING = "–"
 def count(value: float | None) -> str:
     """Return a whole number with thousands separated: `20,123`."""
     return MISSING if value is None else f"{value:z,.0f}" if math.isfinite(value) else "not finite"
+
+
+def quantity(number: float | None, noun: str) -> str:
+    """Return a number of things, with their noun in the plural unless it is 1: `20,123 words`."""
+    return f"{count(number)} {plural(noun, number)}"
 
 
 def span(low: int, high: int | None) -> str:

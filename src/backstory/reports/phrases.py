@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstory.config import formats, plural
-from backstory.config.formats import count, percent
+from backstory.config.formats import count, percent, quantity
 from backstory.config.options import options_in_words
 from backstory.config.scores import IN_BITS, advice
 from backstory.results import (
@@ -131,7 +131,7 @@ def _reads(run: RunResults) -> str:
         audit = audit_word(f.audit).replace("AUDIT FAILED", "but its AUDIT FAILED")
         return (
             f"{run.name} reads {result.corpus.title('its text')} ({f.split}){reader} at "
-            f"{formats.score(f.nats_per_token, f.unit)} over {count(f.tokens)} {plural(f.unit, f.tokens)}"
+            f"{formats.score(f.nats_per_token, f.unit)} over {quantity(f.tokens, f.unit)}"
             f"{_unknown(f, f.tokens)}, {audit}" + (f"; {f.answers.in_words()}" if f.answers else "")
         )
     if run.training:
@@ -172,7 +172,7 @@ def search_summary(figures: SearchFigures) -> str:
     states = Counter(trial.state for trial in figures.trials)
     total = sum(number for state, number in states.items() if state != "again")
     ended = ", ".join(f"{states[s]} {_STATE_WORDS.get(s, s)}" for s in TRIAL_STATES if states[s])
-    head = f"{figures.recipe} over the space {figures.space}: {count(total)} {plural('trial', total)}"
+    head = f"{figures.recipe} over the space {figures.space}: {quantity(total, 'trial')}"
     head += f" ({ended})" if ended else ""
     best = figures.best_trial
     if best is None or best.valid_perplexity is None:
@@ -183,7 +183,7 @@ def search_summary(figures: SearchFigures) -> str:
 def reproduced(result: Result[ReproductionFigures]) -> str:
     """Return one sentence on a reproduction: how many of its runs are finished, and how many claims hold."""
     f = result.figures
-    parts = [f"{result.name}: {count(f.finished)} of {count(f.planned)} {plural('run', f.planned)} finished"]
+    parts = [f"{result.name}: {count(f.finished)} of {quantity(f.planned, 'run')} finished"]
     if f.failed:
         parts.append(f"{count(f.failed)} failed")
     # A confounded claim has an interval, but no verdict.
@@ -304,7 +304,7 @@ def passage_summary(result: Result[ExplanationFigures]) -> str:
     before = "nothing was"
     if f.context:
         was = "was" if f.context == 1 else "were"
-        before = f"{count(f.context)} {plural(f.unit, f.context)} before {them} {was}"
+        before = f"{quantity(f.context, f.unit)} before {them} {was}"
     at = formats.score(f.nats_per_token, f.unit)
     return f"{result.name} reads {these}{reader} at {at}{against}; {before} read first.{_case(f)}"
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from backstory.config import plural
-from backstory.config.formats import count, plain
+from backstory.config.formats import plain, quantity
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.process import world
 from backstory.config.scores import SplitOverlap, UnknownShare
@@ -260,5 +259,5 @@ class AuditRecord(Record):
         """Return the outcome in words: `passed at 8 places, 272 cuts`, or `FAILED` with the reasons."""
         if not self.passed:
             return f"FAILED: {'; '.join(map(plain, self.failures or ()))}"
-        cuts = f", {count(self.cuts)} {plural('cut', self.cuts)}" if self.cuts else ""
-        return f"passed at {count(self.places)} {plural('place', self.places)}{cuts}"
+        cuts = f", {quantity(self.cuts, 'cut')}" if self.cuts else ""
+        return f"passed at {quantity(self.places, 'place')}{cuts}"

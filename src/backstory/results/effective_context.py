@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple, Self
 
-from backstory.config import plural
-from backstory.config.formats import count, percent
+from backstory.config.formats import count, percent, quantity
 from backstory.results.validation import ABSENT, Absent, Count, Number, Record, in_range, left_out
 
 _THRESHOLD = in_range(0, 99.9, "a number from 0 to 99.9")
@@ -66,12 +65,12 @@ class ContextRecord(Record):
         if self.best is not None:
             best, percent_better = self.best[0], percent(-self.best[1])
             better = f"{percent_better} better than with {'all' if full is None else count(full)}"
-            return f"best at {count(best)} {plural(unit, best)} ({better}), more context hurts"
+            return f"best at {quantity(best, unit)} ({better}), more context hurts"
         more = f"more than {count(longest)}"
         if self.context is None:
             low = None if self.interval is None else self.interval[0]
             return f"{more} {unit}s" + ("" if low is None else f" (95%: at least {count(low)})")
-        words = f"{count(self.context)} {plural(unit, self.context)}"
+        words = quantity(self.context, unit)
         if self.is_lower_bound(full):
             words = f"at least {words}, the longest context that was read"
         if self.interval is None:  # an older result, whose interval has another definition

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from backstory.config import plural
-from backstory.config.formats import count
+from backstory.config.formats import count, quantity
 from backstory.results.common import Figures, UnknownTokens
 from backstory.results.effective_context import ContextRecord, ThresholdContext, Tried
 from backstory.results.validation import (
@@ -331,7 +330,7 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
         if group is not None and group.is_small():
             return f"effective context not known: too few targets ({count(group.targets)})"
         if self.undecided(group):
-            longest = f"{count(self.maximum_context)} {plural(self.counted_in, self.maximum_context)}"
+            longest = quantity(self.maximum_context, self.counted_in)
             full = "all" if of.baseline.context is None else count(of.baseline.context)
             return f"effective context not decided: no better with {full} than with {longest}"
         return of.effective_context.in_words(self.maximum_context, self.counted_in, of.baseline.context)

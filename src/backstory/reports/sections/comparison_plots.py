@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from backstory.config import plural
-from backstory.config.formats import count, signed
+from backstory.config.formats import count, quantity, signed
 from backstory.reports import svg
 from backstory.reports.svg import Plot, bounded, labels
 from backstory.results import ComparisonFigures
@@ -166,7 +166,7 @@ def _documents(axes: "Axes", figures: ComparisonFigures, row: int) -> dict[str, 
         pair = figures.comparisons[row].name
         hints[gid] = (
             f"{d.title_at(i)}: {pair} {signed(d.gains[row])} nats per {figures.unit} "
-            f"over {count(d.tokens)} {plural(figures.unit, d.tokens)}"
+            f"over {quantity(d.tokens, figures.unit)}"
         )
     return hints
 
@@ -193,7 +193,7 @@ def _caption(figures: ComparisonFigures, measure: Measure) -> str:
         else "perplexity (of the block with the other reader, minus with this one)"
     )
     smooth = figures.smooth
-    line = f" Line: mean over {count(smooth)} {plural('block', smooth)}, within a document." if smooth else ""
+    line = f" Line: mean over {quantity(smooth, 'block')}, within a document." if smooth else ""
     beyond = 0
     for pair in figures.comparisons:
         blocks = pair.blocks if measure == "nats" else pair.perplexity_blocks
@@ -202,7 +202,7 @@ def _caption(figures: ComparisonFigures, measure: Measure) -> str:
     out = f" {count(beyond)} extreme {plural('block', beyond)} may reach beyond the picture." if beyond else ""
     numbers = " Numbers: the passages below." if figures.passages else ""
     return (
-        f"Gain in {what} in each block of {count(block)} {plural(unit, block)}: blue above zero where the "
+        f"Gain in {what} in each block of {quantity(block, unit)}: blue above zero where the "
         f"first reader does better, orange below where it does worse. The background changes with each document.{line}{numbers}"
         f"{out}"
     )

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from backstory.config import formats, plural
 from backstory.config import scores as measures
-from backstory.config.formats import MISSING, count, signed
+from backstory.config.formats import MISSING, count, quantity, signed
 from backstory.config.terminal import printable, shortened
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, theme
@@ -97,10 +97,10 @@ def compared(result: Comparison) -> str:
     scores = [f"{best} {measure}" if in_bits(f) else f"{measure} {best}", *others]
     read = ", ".join(f"{score} with {r.name}" for score, r in zip(scores, f.readers, strict=True))
     interval = f" (95%: {_interval(pair)})" if pair.interval else ""
-    unknown = f.unknown_among(f.tokens).phrase()
+    unknown, documents = f.unknown_among(f.tokens).phrase(), quantity(len(f.documents), "document")
     sentence = (
-        f"{result.name} reads {count(f.tokens)} {plural(f.unit, f.tokens)}{unknown and f' ({unknown})'} in "
-        f"{_document_count(f)} at {read}: {pair.name} gains {signed(pair.gain)} nats per {f.unit}{interval}."
+        f"{result.name} reads {quantity(f.tokens, f.unit)}{unknown and f' ({unknown})'} in "
+        f"{documents} at {read}: {pair.name} gains {signed(pair.gain)} nats per {f.unit}{interval}."
     )
     first, *later = f.positions
     if first.from_ or not later:
@@ -123,11 +123,6 @@ def _scores(figures: ComparisonFigures) -> list[str]:
     return [formats.figure(r.nats_per_token, figures.unit) for r in figures.readers]
 
 
-def _document_count(figures: ComparisonFigures) -> str:
-    number = len(figures.documents)
-    return f"{count(number)} {plural('document', number)}"
-
-
 def passage_title(one: ExcerptRecord, number: int, figures: ComparisonFigures) -> str:
     """Return the heading of a passage: `1. The largest gain, +0.420 nats per word`."""
     why = one.why[:1].upper() + one.why[1:]
@@ -140,7 +135,7 @@ def readers_table(figures: ComparisonFigures) -> Table:
     heads = "Reader", f"{measures.measure_of(f.unit).capitalize()}#", f"Nats per {f.unit}#", "Over#", "Settings"
     rows = [
         (r.name, score if in_bits(f) else f"{score} per {f.unit}", formats.decimal(r.nats_per_token, DIGITS),
-         f"{count(f.tokens)} {plural(f.unit, f.tokens)}", _settings(r.layers))
+         quantity(f.tokens, f.unit), _settings(r.layers))
         for score, r in zip(_scores(f), f.readers, strict=True)
     ]  # fmt: skip
     return Table(columns(*heads), tuple(rows))
@@ -160,7 +155,8 @@ def _settings(layers: Any) -> str:
 def pairs_table(figures: ComparisonFigures) -> Table:
     """Return the gain of each comparison over the whole stretch."""
     f = figures
-    rows = [(p.name, signed(p.gain), _interval(p), _gained(f, p), _document_count(f)) for p in f.comparisons]
+    documents = quantity(len(f.documents), "document")
+    rows = [(p.name, signed(p.gain), _interval(p), _gained(f, p), documents) for p in f.comparisons]
     measure = measures.measure_of(f.unit).capitalize()
     heads = columns("Gain of", f"Nats per {f.unit}#", "95% interval#", f"{measure} gain#", "Over#")
     return Table(heads, tuple(rows))

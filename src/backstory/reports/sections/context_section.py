@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from backstory.config import formats, plural
-from backstory.config.formats import MISSING, count, decimal
+from backstory.config.formats import MISSING, count, decimal, quantity
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import Examined, counted_in, published_context, text_and_unit
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
-from backstory.reports.sections.figures_section import over, unknown_cell
+from backstory.reports.sections.figures_section import unknown_cell
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
@@ -168,7 +168,7 @@ def about_pieces(figures: ExaminationFigures) -> str:
     if f.window:
         parts.append(f"the model reads at most {count(f.window)} {'pieces' if parts else plural(f.unit, 2)}")
     if f.cut_contexts:
-        targets = f"{count(f.cut_contexts)} {plural('target', f.cut_contexts)}"
+        targets = quantity(f.cut_contexts, "target")
         parts.append(f"contexts of {targets} were longer, and cut")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
@@ -202,7 +202,7 @@ def contexts_table(examinations: Sequence[Examined]) -> Table:
         f = result.figures
         rows.append((name, f.context_in_words(), f"{f.effective_context.threshold_percent:g}%",
                      f"{formats.perplexity(f.baseline.perplexity)} per {f.unit}", _whole_context(f),
-                     over(f.targets, f.unit), unknown_cell(f, f.targets), result.corpus.text(f.split)))  # fmt: skip
+                     quantity(f.targets, f.unit), unknown_cell(f, f.targets), result.corpus.text(f.split)))  # fmt: skip
     heads = columns("Run", "Effective context", "Threshold#", "Whole-context perplexity#", "Whole context#",
                     "Over#", "<unk>#", "Text")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
@@ -211,21 +211,20 @@ def contexts_table(examinations: Sequence[Examined]) -> Table:
 def _whole_context(figures: ExaminationFigures) -> str:
     """Return the context of the baseline."""
     if figures.baseline.context is not None:
-        return _length(figures, figures.baseline.context)
+        return quantity(figures.baseline.context, figures.counted_in)
     if figures.batch_size > 1:
         return f"at least {count(figures.maximum_context)} (read in a batch of {figures.batch_size})"
     return "all before it"
 
 
-def _length(figures: ExaminationFigures, context: int) -> str:
-    return f"{count(context)} {plural(figures.counted_in, context)}"
-
-
 def lengths_table(figures: TruncationFigures) -> Table:
     """Return the effect of each context length of a truncation experiment, with its 95% interval."""
     f = figures
-    targets = over(f.targets, f.unit)
-    rows = [(_length(f, c.context), formats.perplexity(c.perplexity), *_effect(c), targets) for c in f.conditions]
+    targets = quantity(f.targets, f.unit)
+    rows = [
+        (quantity(c.context, f.counted_in), formats.perplexity(c.perplexity), *_effect(c), targets)
+        for c in f.conditions
+    ]
     if f.baseline.context is None:  # else it is one of the conditions
         rows.append(("full", formats.perplexity(f.baseline.perplexity), MISSING, MISSING, MISSING, targets))
     return Table(columns("Context", f"Perplexity per {f.unit}#", f"Increase (nats per {f.counted_in})#", "95% interval#",
@@ -259,7 +258,7 @@ def conditions_table(figures: ExaminationFigures) -> Table:
             formats.perplexity(c.perplexity),
             *_effect(c),
             decimal(c.deviation, 3),
-            over(c.targets or 0, f.unit),
+            quantity(c.targets or 0, f.unit),
         )
         for group, c in named
     ]

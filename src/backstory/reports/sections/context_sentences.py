@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from backstory.config import formats, plural
-from backstory.config.formats import count, percent
+from backstory.config.formats import count, percent, quantity
 from backstory.reports.phrases import Examined, counted_in
 from backstory.results import ExaminationFigures, Result, RunResults, TruncationFigures
 from backstory.results.common import OWN_TEXT
@@ -362,7 +362,7 @@ def comparability(examined: Examinations, published: Published) -> str:
     if f.read_by != "static" and f.experiment != CACHE:
         differs.append(f"the reader here is {f.read_by}")
     models = f"{len(f.models)} models" if len(f.models) > 1 else "one model"
-    differs.append(f"here {count(f.targets)} {plural(f.unit, f.targets)} are scored, by {models}")
+    differs.append(f"here {quantity(f.targets, f.unit)} are scored, by {models}")
     return (
         f"Published figures are of {published.model}. The conditions differ: {'; '.join(differs)}. "
         "Compare directions, and sizes only roughly."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from rich.console import Console
 
 from backstory.config import formats, plural
-from backstory.config.formats import count, decimal, percent, span
+from backstory.config.formats import count, decimal, percent, quantity, span
 from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports import svg
@@ -327,7 +327,7 @@ def _recency_caption(
     measure = f"Gain over {baseline.name} in nats per token (above 0: better)" if baseline else "Nats per token"
     caption = (
         f"{measure}, by how many tokens ago the same token last occurred. New: a token that had not occurred before "
-        f"({percent(100 * new / f.tokens)} of {count(f.tokens)} {plural(f.unit, f.tokens)}{batch})."
+        f"({percent(100 * new / f.tokens)} of {quantity(f.tokens, f.unit)}{batch})."
     )
     if len(shown) > MOST_DESCRIBED:
         return caption

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstory.config import formats, plural
+from backstory.config import formats
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
-from backstory.config.formats import MISSING, count, decimal, perplexity
+from backstory.config.formats import MISSING, count, decimal, perplexity, quantity
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind
@@ -96,7 +96,7 @@ def trainings_table(runs: Sequence[RunResults]) -> Table:
     for run in runs:
         for result in run.of(TrainingFigures):
             f = result.figures
-            rows.append((run.name, count(f.parameters), over(f.tokens.train, f.unit), count(f.epochs),
+            rows.append((run.name, count(f.parameters), quantity(f.tokens.train, f.unit), count(f.epochs),
                          count(f.best_epoch), formats.score(f.valid_nats, f.unit), count(f.tokens_per_second),
                          formats.duration(result.provenance.seconds)))  # fmt: skip
     heads = columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation#",
@@ -106,7 +106,7 @@ def trainings_table(runs: Sequence[RunResults]) -> Table:
 
 def _training_row(name: str, result: Result[TrainingFigures]) -> tuple[str, ...]:
     f = result.figures
-    return (name, f"{perplexity(f.valid_perplexity)} per {f.unit}", over(f.tokens.valid, f.unit),
+    return (name, f"{perplexity(f.valid_perplexity)} per {f.unit}", quantity(f.tokens.valid, f.unit),
             unknown_cell(f.unknown_in("valid"), f.tokens.valid), audit_word(f.audit),
             f"training, epoch {count(f.best_epoch)}", result.corpus.text("valid"), decimal(measures.bits(f.valid_nats), 3),
             MISSING, MISSING, MISSING, MISSING, MISSING)  # fmt: skip
@@ -115,7 +115,7 @@ def _training_row(name: str, result: Result[TrainingFigures]) -> tuple[str, ...]
 def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, ...]:
     f = result.figures
     after = (f", after {f.after}" if f.after else "") + special_settings(f)
-    return (name, f"{perplexity(f.perplexity)} per {f.unit}", over(f.tokens, f.unit), unknown_cell(f, f.tokens),
+    return (name, f"{perplexity(f.perplexity)} per {f.unit}", quantity(f.tokens, f.unit), unknown_cell(f, f.tokens),
             _audit(result), f.reader + after, result.corpus.text(f.split), decimal(f.bits_per_token, 3),
             decimal(f.bits_per_character, 3), decimal(f.bits_per_byte, 3),
             decimal(f.open_bits_per_byte, 3),
@@ -140,11 +140,6 @@ def _audit(result: Result[EvaluationFigures]) -> str:
     if audit is None or not audit.passed:
         return word
     return result.stale or (word if audit.cuts else EARLIER_AUDIT)
-
-
-def over(tokens: int, unit: str) -> str:
-    """Return a number of tokens with their unit."""
-    return f"{count(tokens)} {plural(unit, tokens)}"
 
 
 # --- learning curves ---

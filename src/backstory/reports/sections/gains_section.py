@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backstory.config import formats, plural
+from backstory.config import formats
 from backstory.config import scores as measures
-from backstory.config.formats import MISSING, count, percent
+from backstory.config.formats import MISSING, count, percent, quantity
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import audit_word, text_and_unit
@@ -135,7 +135,7 @@ def _name(reading: Contender, one_run: bool) -> str:
 def _over(reading: Contender) -> str:
     """Return the phrase after a score: `over 82,430 words of ptb (test)`."""
     f = reading.figures
-    return f"over {count(f.tokens)} {plural(f.unit, f.tokens)} of {reading.result.corpus.title('one text')} ({f.split})"
+    return f"over {quantity(f.tokens, f.unit)} of {reading.result.corpus.title('one text')} ({f.split})"
 
 
 # --- seeds ---
@@ -334,7 +334,7 @@ def _pieces(runs: Sequence[RunResults], published: Published | None) -> Iterator
     groups = _groups(runs)
     for group in groups:
         f = group[0].figures
-        about = f"{group[0].result.corpus.text(f.split)}: {count(f.tokens)} {plural(f.unit, f.tokens)}"
+        about = f"{group[0].result.corpus.text(f.split)}: {quantity(f.tokens, f.unit)}"
         yield pieces.Heading(about if len(groups) > 1 else "")
         yield pieces.Tabular(seeds_table(group), f"Means over seeds with their standard deviation, {about}")
         yield pieces.Tabular(gains_table(group), f"Readings and their controls, {about}")

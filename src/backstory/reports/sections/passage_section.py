@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from backstory.config import plural
-from backstory.config.formats import count, decimal, percent, plain
+from backstory.config.formats import count, decimal, percent, plain, quantity
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, svg
 from backstory.reports.document import Piece, Section, of_kind, print_lines
@@ -83,7 +82,7 @@ def heads_table(figures: MemoryExplanation) -> Table:
         (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
     ]
     entropy = f"Entropy, of {math.log2(f.settings.slots):.3g} bits#"
-    of_rows = f"of {count(f.window)} {plural('slot', f.window)}#"
+    of_rows = f"of {quantity(f.window, 'slot')}#"
     several = f.windows or 1  # older results have one
     window = f"In a window {of_rows}" if several == 1 else f"In {count(several)} windows {of_rows}"
     return Table(columns("Head", entropy, "Largest weight#", window, "Fall-back#"), tuple(rows))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from backstory.config import plural
-from backstory.config.formats import decimal, perplexity
+from backstory.config.formats import decimal, perplexity, quantity
 from backstory.config.scores import IN_BITS, bounded
 from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
@@ -72,7 +72,7 @@ def _facts(figures: RefereeFigures) -> Iterator[tuple[str, str]]:
 
 
 def _score(figures: RefereeFigures) -> str:
-    counted = f"over {figures.tokens:,} {plural(figures.unit, figures.tokens)}"
+    counted = f"over {quantity(figures.tokens, figures.unit)}"
     if figures.nats_per_token is None or figures.perplexity is None:
         return f"none, as a token has no probability, {counted}"
     numbers = [
