@@ -45,9 +45,15 @@ def _again_pieces(runs: Sequence[RunResults], published: Published | None) -> It
     """Yield the commands that repeat every measurement, and the conditions they depend on."""
     for run in runs:
         yield pieces.Heading(run.name) if len(runs) > 1 else None
-        yield pieces.Code("\n".join(commands(run)))
-        yield pieces.Facts(tuple(facts(run)))
-        yield pieces.Tabular(again_table(run), f"What differs between the results of {run.name}", "plain")
+        commands = dict.fromkeys(r.provenance.command for r in run.results if r.provenance.command)
+        yield pieces.Code("\n".join(commands))
+        facts = {term: [fact(r.provenance) or "not recorded" for r in run.results] for term, fact in _FACTS.items()}
+        yield pieces.Facts(tuple((term, texts[0]) for term, texts in facts.items() if len(set(texts)) == 1))
+        differing = {term: texts for term, texts in facts.items() if len(set(texts)) > 1}
+        labels = [result.figures.label for result in run.results]
+        rows = tuple(zip(labels, *differing.values(), strict=True)) if differing else ()
+        table = Table(columns("Result", *differing), rows)
+        yield pieces.Tabular(table, f"What differs between the results of {run.name}", "plain")
 
 
 OTHERS = Section("Other results", of_kind(OtherFigures), _others_pieces)
@@ -91,34 +97,6 @@ def _flat(value: object, path: str) -> list[tuple[str, str]]:
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         return [pair for index, inner in enumerate(value) for pair in _flat(inner, f"{path}[{index}]")]
     return [(path or "figures", formats.plain(value) if value != {} else "none")]
-
-
-def commands(run: RunResults) -> list[str]:
-    """Return the commands that made the results, in order, without repeats."""
-    return list(dict.fromkeys(result.provenance.command for result in run.results if result.provenance.command))
-
-
-def facts(run: RunResults) -> list[tuple[str, str]]:
-    """Return (term, text) of the facts on which a run's results agree: seed, weights, commit, versions, device, ...
-
-    A fact that no result records is `not recorded`.
-    """
-    return [(term, texts[0]) for term, texts in _facts(run).items() if len(set(texts)) == 1]
-
-
-def again_table(run: RunResults) -> Table:
-    """Return a row for each result with the facts on which they differ; empty if they agree."""
-    differing = {term: texts for term, texts in _facts(run).items() if len(set(texts)) > 1}
-    labels = [result.figures.label for result in run.results]
-    rows = tuple(zip(labels, *differing.values(), strict=True)) if differing else ()
-    return Table(columns("Result", *differing), rows)
-
-
-def _facts(run: RunResults) -> dict[str, list[str]]:
-    """Return each fact with its value in every result."""
-    return {
-        term: [fact(result.provenance) or "not recorded" for result in run.results] for term, fact in _FACTS.items()
-    }
 
 
 def _weights(origin: ProvenanceRecord) -> str:
