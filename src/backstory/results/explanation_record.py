@@ -168,11 +168,6 @@ class MemoryExplanation(ExplanationFigures):
     fall_back_percent: HeadMeans
     """Share of reads at which all cosines are negative, in percent."""
 
-    @property
-    def head_means(self) -> tuple[HeadMeans, HeadMeans, HeadMeans, HeadMeans]:
-        """Entropy, largest weight, weight in the window and fall-back."""
-        return self.entropy_bits, self.largest_percent, self.window_percent, self.fall_back_percent
-
     def faults(self) -> Iterator[tuple[str, str]]:
         yield from super().faults()
         for name in ("largest_percent", "window_percent", "fall_back_percent"):

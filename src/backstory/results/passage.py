@@ -42,11 +42,6 @@ class Numbers(Record):
     note: str = ""
     """Meaning of the numbers, in a sentence."""
 
-    @property
-    def entries(self) -> tuple[Any, ...]:
-        """The entry of every word."""
-        return self.values
-
     def text(self, index: int) -> str:
         """Return the number of a word with its unit; empty if there is none."""
         value = self.values[index]
@@ -68,11 +63,6 @@ class Weights(Record):
     note: str = ""
     kind: Literal["weights"] = "weights"
 
-    @property
-    def entries(self) -> tuple[Any, ...]:
-        """The entry of every word."""
-        return self.links
-
     def of(self, index: int) -> tuple[float | None, ...]:
         """Return the weight of one word on every word; None if there is none."""
         weights = dict(self.links[index])
@@ -87,11 +77,6 @@ class Candidates(Record):
     lists: tuple[Mapping[str, tuple[tuple[str, Number], ...]], ...]
     note: str = ""
     kind: Literal["candidates"] = "candidates"
-
-    @property
-    def entries(self) -> tuple[Any, ...]:
-        """The entry of every word."""
-        return self.lists
 
 
 Layer = Numbers | Weights | Candidates
@@ -114,8 +99,8 @@ class Passage(Record):
         if self.chosen is not None and not 0 <= self.chosen < len(self.words):
             yield "chosen", f"the number of one of {len(self.words):,} words"
         for i, layer in enumerate(self.layers):
-            if len(layer.entries) != len(self.words):
-                yield f"layers[{i}]", f"a layer with an entry for each word, not {len(layer.entries):,}"
+            if (entries := len(_entries(layer))) != len(self.words):
+                yield f"layers[{i}]", f"a layer with an entry for each word, not {entries:,}"
             if not all(math.isfinite(number) for number in _numbers(layer)):
                 yield f"layers[{i}]", "a layer of finite numbers"
             if isinstance(layer, Weights) and any(not 0 <= j < k for k, w in enumerate(layer.links) for j, _ in w):
@@ -147,13 +132,20 @@ class Passage(Record):
     def lead(self) -> int:
         """Number of words at the start without an entry in any layer, shown as context for later words."""
         indices = range(len(self.words))
-        described = (i for i in indices if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
+        described = (i for i in indices if any(_entries(layer)[i] not in (None, (), {}) for layer in self.layers))
         return next(described, 0)
 
     def described(self, index: int) -> str:
         """Return the numbers of a word on one line: `surprisal 5.21 nats; rank 13`."""
         pairs = [(layer.name, layer.text(index)) for layer in self.numbers]
         return "; ".join(f"{name} {text}" for name, text in pairs if text)
+
+
+def _entries(layer: Layer) -> tuple[Any, ...]:
+    """Return the entry of every word."""
+    if isinstance(layer, Numbers):
+        return layer.values
+    return layer.links if isinstance(layer, Weights) else layer.lists
 
 
 def _numbers(layer: Layer) -> list[float]:

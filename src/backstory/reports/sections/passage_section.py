@@ -77,7 +77,8 @@ def heads_table(figures: MemoryExplanation) -> Table:
     """Return the means over the passage, a row for each head."""
     f, reading = figures, len(figures.entropy_bits.read)
     names = ["write", *(["read"] if reading == 1 else [f"read {head}" for head in range(1, reading + 1)])]
-    measured = [[means.write, *means.read] for means in f.head_means]
+    parts = (f.entropy_bits, f.largest_percent, f.window_percent, f.fall_back_percent)
+    measured = [[means.write, *means.read] for means in parts]
     rows = [
         (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
     ]
