@@ -116,11 +116,10 @@ def summary(run: RunResults) -> str:
     words = f.context_in_words()
     if f.effective_context.best is not None or f.undecided():
         return f"{main}; {words}." if main else f"{run.name}: {words}."
-    if f.is_lower_bound():
-        return f"{main}; it uses {words}." if main else f"{run.name} uses {words}."
-    about = "" if f.effective_context.context is None else "about "
-    of_context = words.replace(" (95", " of context (95") if "(" in words else f"{words} of context"
-    return f"{main}; it uses {about}{of_context}." if main else f"{run.name} uses {about}{of_context}."
+    if not f.is_lower_bound():
+        about = "" if f.effective_context.context is None else "about "
+        words = about + (words.replace(" (95", " of context (95") if "(" in words else f"{words} of context")
+    return f"{main}; it uses {words}." if main else f"{run.name} uses {words}."
 
 
 def _reads(run: RunResults) -> str:
