@@ -152,7 +152,8 @@ def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, st
     theta_0 = torch.cat([p.flatten() for p in weights.static])
     for t in range(steps):
         theta = theta_0 + delta
-        named = {n: theta[place].view_as(s) for (n, place), s in zip(weights.regions(), weights.static, strict=True)}
+        each = zip(weights.names, weights.regions, weights.static, strict=True)
+        named = {name: theta[region].view_as(static) for name, region, static in each}
         at = t * base.segment
         before = [0] if t == 0 else ids[at - 1 : at]
         piece = torch.from_numpy(np.concatenate([before, ids[at : at + base.segment]]).astype(np.int64))[None]
@@ -164,7 +165,7 @@ def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, st
         mean = told if mean is None else mean
         relative, mean = (told - mean).clamp(-2, 1), mean + 0.05 * (told - mean)
         parts = []
-        for i, (_, place) in enumerate(weights.regions()):
+        for i, place in enumerate(weights.regions):
             features = gated.features(g[place], delta.detach()[place].contiguous(), place)
             parts.append(network(features, relative, i))
         c = torch.cat(parts, 1)
@@ -215,7 +216,7 @@ def test_every_weight_is_followed_once() -> None:
         unrolled = follow(reader.weights, offset, 7, 1)
         seen[unrolled.indices] += 1
         for tensor, where, inside in unrolled.parts:
-            start = list(reader.weights.regions())[tensor][1].start
+            start = reader.weights.regions[tensor].start
             assert torch.equal(unrolled.indices[where], start + inside)
         assert sum(len(p) for *_, p in unrolled.parts) == len(unrolled.indices)
     assert bool((seen == 1).all())

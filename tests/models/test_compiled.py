@@ -25,7 +25,7 @@ from backstory.readers import Reader
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import collect
 from backstory.readers.learned import Features, GatedUpdate, GateNetwork
-from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory
+from backstory.readers.moving_weights import MovingWeights, Piece
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")
 
@@ -147,12 +147,12 @@ def test_a_gated_step_is_that_of_float64(n: int, hidden: int, tied: bool, thread
     rms[0] = grad[: n // 4] = delta[n // 8 : n // 3] = 0.0
     wide = gated(rms.double(), fisher.double(), static.double(), tied=tied, hidden=hidden)
     expected = delta.double()
-    wide(Piece(grad.double(), expected, slice(0, n), 1))
+    wide(Piece(1, slice(0, n), expected, static.double(), torch.empty(n)), grad.double())
     results = []
     for count in (1, 3):
         torch.set_num_threads(count)
         fast, moving = gated(rms, fisher, static, tied=tied, hidden=hidden), (delta.clone(), torch.empty(n))
-        assert fast.at_once(PieceMemory(1, slice(0, n), moving[0], static, moving[1]), grad)
+        assert fast.at_once(Piece(1, slice(0, n), moving[0], static, moving[1]), grad)
         assert "memory" not in vars(fast)  # what only torch's way needs
         results.append(moving)
     (actual, moved), (other, _) = results

@@ -21,7 +21,7 @@ from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGra
 from backstory.readers.base import Reader, ReaderCapabilities
 from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
-from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
+from backstory.readers.moving_weights import MovingWeights, Piece, Update
 
 MOST_FACTORED = 32
 """Batch size times steps of a segment up to which gradients are left in factors: multiplying these out for more positions takes
@@ -75,15 +75,15 @@ class RootMeanSquare(Rule):
         """i (N,): eta / (RMS + eps)."""
         return self.step.rate / (self.rms + self.step.epsilon)
 
-    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
-        _, region, delta, static, moved = memory
+    def at_once(self, piece: Piece, grad: AnyGradient) -> bool:
+        _, region, delta, static, moved = piece
         if not compiled.takes(self.rms, delta, static, moved):
             return False
         compiled.displace(grad, self.step, rms=self.rms[region], static=static, delta=delta, moved=moved)
         return True
 
-    def __call__(self, piece: Piece) -> None:
-        displace(piece.delta, piece.grad, self.decay[piece.region], self.rate[piece.region])
+    def __call__(self, piece: Piece, grad: Tensor) -> None:
+        displace(piece.delta, grad, self.decay[piece.region], self.rate[piece.region])
 
 
 def displace(delta: Tensor, grad: Tensor, decay: Tensor, rate: Tensor) -> None:
@@ -97,8 +97,8 @@ class Descent(Rule):
     def __init__(self, settings: DynamicSettings) -> None:
         self.rate, self.decay = settings.rate, settings.decay
 
-    def __call__(self, piece: Piece) -> None:
-        piece.delta.mul_(1 - self.decay).add_(piece.grad, alpha=-self.rate)
+    def __call__(self, piece: Piece, grad: Tensor) -> None:
+        piece.delta.mul_(1 - self.decay).add_(grad, alpha=-self.rate)
 
 
 class Nadam(Rule):
@@ -126,8 +126,8 @@ class Nadam(Rule):
         self._of_mean = -self.settings.rate * then / (1 - self.product * then)
         self._correction = 1 - self.SECOND**self.steps
 
-    def __call__(self, piece: Piece) -> None:
-        mean, square, grad = self.mean[piece.region], self.square[piece.region], piece.grad
+    def __call__(self, piece: Piece, grad: Tensor) -> None:
+        mean, square = self.mean[piece.region], self.square[piece.region]
         mean.lerp_(grad, 1 - self.settings.beta1)
         square.mul_(self.SECOND).addcmul_(grad, grad, value=1 - self.SECOND)
         root = square.div(self._correction).sqrt_().add_(self.settings.epsilon)
@@ -197,10 +197,7 @@ class DynamicEvaluation(Reader):
             return Nadam(self.settings, self.weights)
         if self.statistics is None:
             raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
-        return self._root_mean_square(self.settings, self.statistics.rms(self.weights))
-
-    def _root_mean_square(self, settings: DynamicSettings, rms: Tensor) -> RootMeanSquare:
-        return RootMeanSquare(settings, rms, [tensor for _, tensor in self.weights.regions()])
+        return RootMeanSquare(self.settings, self.statistics.rms(self.weights), self.weights.regions)
 
     def facts(self) -> dict[str, Any]:
         """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""

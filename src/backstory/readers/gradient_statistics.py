@@ -114,7 +114,7 @@ def collect(
             prediction, state = weights.model(block.tokens, state)
             gradients = weights.gradients(-prediction.log_prob(block.targets).mean())
         with torch.no_grad():
-            for (_, region), grad in zip(weights.regions(), map(whole, gradients), strict=True):
+            for region, grad in zip(weights.regions, map(whole, gradients), strict=True):
                 if grad is not None:
                     flat = grad.reshape(-1).to(squares.dtype)
                     squares[region].addcmul_(flat, flat)
@@ -126,7 +126,7 @@ def collect(
     squares /= count
     mean_square = {
         name: squares[region].view(static.shape).cpu()
-        for (name, region), static in zip(weights.regions(), weights.static, strict=True)
+        for name, region, static in zip(weights.names, weights.regions, weights.static, strict=True)
     }
     information = {name: value * (batch_size * segment) for name, value in mean_square.items()} | expected.means()
     for tensors in (mean_square, information):

@@ -24,7 +24,7 @@ from backstory.models.kernels.factored_gradients import AnyGradient
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare, displace
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
-from backstory.readers.moving_weights import MovingWeights, Piece, PieceMemory, Update
+from backstory.readers.moving_weights import MovingWeights, Piece, Update
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
 from backstory.storage.atomic import sweep_abandoned
@@ -163,8 +163,8 @@ class GatedUpdate(Update):
         """Memory in which every piece is computed."""
         return self.loss.new_empty(self._largest * sum(self._rows))
 
-    def __call__(self, piece: Piece) -> None:
-        region, grad, delta = piece.region, piece.grad, piece.delta
+    def __call__(self, piece: Piece, grad: Tensor) -> None:
+        region, delta = piece.region, piece.delta
         workspace = self._workspace(len(grad))
         self.features(grad, delta, region, workspace.features)
         gates = self.network(workspace.features, self.loss, piece.tensor, workspace).exp_()
@@ -174,8 +174,8 @@ class GatedUpdate(Update):
             back = gates[2].mul_(self.base.decay[region]).clamp_(max=1.0)
             delta.add_(back.sub_(decay).mul_(self.static[region]))
 
-    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
-        tensor, region, delta, static, moved = memory
+    def at_once(self, piece: Piece, grad: AnyGradient) -> bool:
+        tensor, region, delta, static, moved = piece
         network, features, step = self.network, self.features, self.base.step
         if not isinstance(grad, Tensor) or not compiled.takes(grad, features.constant, delta, static, moved):
             return False
@@ -241,7 +241,7 @@ class LearnedReader(DynamicEvaluation):
             rate=learned.base.rate * self.scales.rate,
             decay=learned.base.decay * self.scales.decay,
         )
-        self.rule = self._root_mean_square(scaled, base.rms)
+        self.rule = RootMeanSquare(scaled, base.rms, self.weights.regions)
         self.gated = GatedUpdate(self.rule, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""

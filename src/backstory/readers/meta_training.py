@@ -55,7 +55,7 @@ class Unrolled:
 def follow(weights: MovingWeights, offset: int, every: int, steps: int) -> Unrolled:
     """Follow every `every`-th weight from an offset on, for `steps` updates."""
     indices, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
-    for tensor, (_, region) in enumerate(weights.regions()):
+    for tensor, region in enumerate(weights.regions):
         first, last = (max(0, -(-(edge - offset) // every)) for edge in (region.start, region.stop))
         if first < last:
             parts.append((tensor, slice(first, last), indices[first:last] - region.start))
@@ -210,7 +210,7 @@ class SpreadReader(DynamicEvaluation):
     def learn(self, loss: Tensor, gradients: list[AnyGradient]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
         rate, pieces = self.rule.rate, []
-        for (_, region), gradient in zip(self.weights.regions(), map(whole, gradients), strict=True):
+        for region, gradient in zip(self.weights.regions, map(whole, gradients), strict=True):
             if gradient is None:
                 continue
             flat = gradient.flatten()

@@ -1,6 +1,7 @@
 """Weights that move while a text is read: theta = theta_0 + delta of chosen parameters, in a copy of the model."""
 
 import copy
+import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,36 +21,28 @@ CHUNK = 1 << 16
 
 
 class Piece(NamedTuple):
-    """A part of the weights, of n numbers, for an update that only displaces them."""
-
-    grad: Tensor
-    """(n,) the gradient of the segment's loss, in the dtype of `delta`."""
-    delta: Tensor
-    """(n,) theta - theta_0, to be changed in place; in the dtype of the weights, at least float32."""
-    region: slice
-    """Its slice of all weights that move."""
-    tensor: int
-    """Number of its parameter among those that move."""
-
-
-class PieceMemory(NamedTuple):
-    """A parameter or a piece of it: its slice of all weights that move, and views of the same numbers in each vector."""
+    """A parameter or a part of it, of n numbers."""
 
     tensor: int
     """Number of the parameter among those that move."""
     region: slice
+    """Its slice of all weights that move."""
     delta: Tensor
+    """theta - theta_0, in the dtype of the weights, at least float32."""
     static: Tensor
+    """theta_0"""
     moved: Tensor
+    """theta, as the model reads with it."""
 
 
 class Update(Protocol):
-    """Update of a piece of the weights; it changes `delta` in place."""
+    """Update of a piece of the weights by the gradient of a segment's loss."""
 
     @abstractmethod
-    def __call__(self, piece: Piece) -> None: ...
+    def __call__(self, piece: Piece, grad: Tensor) -> None:
+        """Change `delta` in place; the gradient (n,) is in its dtype."""
 
-    def at_once(self, memory: PieceMemory, grad: AnyGradient) -> bool:
+    def at_once(self, piece: Piece, grad: AnyGradient) -> bool:
         """Update a parameter or a piece of it, and the weights in use, by a compiled pass; return False if none can."""
         return False
 
@@ -75,14 +68,15 @@ class MovingWeights:
         self.model: LanguageModel = copy.deepcopy(source, memo).eval()
         # Whatever torch's default type is: the model may be of another.
         wide = torch.promote_types(self.static[0].dtype, torch.float32)
-        self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
+        edges = [0, *itertools.accumulate(map(torch.numel, self.static))]
+        self.regions = [slice(*pair) for pair in itertools.pairwise(edges)]
+        """The slice of each parameter in the flat vectors."""
+        self.delta = torch.zeros(edges[-1], dtype=wide, device=self.static[0].device)
         self._parameters = [
-            PieceMemory(index, region, self.delta[region].view_as(static), static, moved.data)
-            for index, ((_, region), static, moved) in enumerate(
-                zip(self.regions(), self.static, self.moved, strict=True)
-            )
+            Piece(index, region, self.delta[region].view_as(static), static, moved.data)
+            for index, (region, static, moved) in enumerate(zip(self.regions, self.static, self.moved, strict=True))
         ]
-        self._parts = [list(self._cut(index, region)) for index, (_, region) in enumerate(self.regions())]
+        self._parts = [list(self._cut(parameter)) for parameter in self._parameters]
         self._gradient = torch.empty(self.largest, dtype=wide, device=self.delta.device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MovingWeights":
@@ -104,13 +98,6 @@ class MovingWeights:
         """Size of the largest piece that an update goes through."""
         return max(len(part.delta) for parts in self._parts for part in parts)
 
-    def regions(self) -> Iterator[tuple[str, slice]]:
-        """Yield the name of each parameter and its slice of the flat vectors."""
-        start = 0
-        for name, parameter in zip(self.names, self.static, strict=True):
-            yield name, slice(start, start + parameter.numel())
-            start += parameter.numel()
-
     @torch.no_grad()
     def set(self, delta: Tensor | None = None) -> None:
         """Move the weights to theta_0 + delta (N,), to theta_0 without one."""
@@ -118,8 +105,8 @@ class MovingWeights:
             self.delta.zero_()
         else:
             self.delta.copy_(delta)
-        for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True):
-            torch.add(static, self.delta[region].view_as(static), out=moved.data)
+        for parameter in self._parameters:
+            torch.add(parameter.static, parameter.delta, out=parameter.moved)
 
     def gradients(self, loss: Tensor, factors: FactoredGradients | None = None) -> list[AnyGradient]:
         """Return the gradient of each moving parameter; None if the loss does not depend on it.
@@ -141,37 +128,37 @@ class MovingWeights:
     @torch.no_grad()
     def update(self, gradients: Sequence[AnyGradient], rule: Update) -> None:
         """Displace every weight by the rule, in one pass over memory."""
-        for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
-            if rule.at_once(self._parameters[index], grad):
+        for parameter, parts, grad in zip(self._parameters, self._parts, gradients, strict=True):
+            if rule.at_once(parameter, grad):
                 continue
-            for part, g in zip(parts, self._pieces(index, grad), strict=True):
-                if rule.at_once(part, g):
-                    continue
-                rule(Piece(g, part.delta, part.region, index))
-                torch.add(part.static, part.delta, out=part.moved)
+            for part, g in zip(parts, self._pieces(parameter.static, parts, grad), strict=True):
+                if not rule.at_once(part, g):
+                    rule(part, g)
+                    torch.add(part.static, part.delta, out=part.moved)
 
-    def _pieces(self, index: int, grad: AnyGradient) -> Iterator[Tensor]:
+    def _pieces(self, static: Tensor, parts: Sequence[Piece], grad: AnyGradient) -> Iterator[Tensor]:
         """Yield the gradient of each piece of a parameter; it is valid until the next."""
         if not isinstance(grad, FactoredGradient):
-            whole = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad
-            for piece in whole.reshape(-1).split(len(self._parts[index][0].delta)):
+            whole = torch.zeros_like(static, dtype=self.delta.dtype) if grad is None else grad
+            for piece in whole.reshape(-1).split(len(parts[0].delta)):
                 yield piece.to(self.delta.dtype)
             return
-        first, columns = 0, self.static[index].shape[1]
-        for part in self._parts[index]:
+        first, columns = 0, static.shape[1]
+        for part in parts:
             piece = self._gradient[: len(part.delta)].view(-1, columns)
             grad.write(first, piece)
             first += len(piece)
             yield piece.view(-1)
 
-    def _cut(self, index: int, region: slice) -> Iterator["PieceMemory"]:
-        """Return views of a parameter's memory, cut into pieces of whole rows that an update goes through one by one."""
-        columns = max(self.static[index].shape[-1], 1) if self.static[index].dim() == 2 else 1
-        size = max(CHUNK // columns, 1) * columns if self.delta.device.type == "cpu" else region.stop - region.start
-        starts = range(region.start, region.stop, size)
-        flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))
+    @staticmethod
+    def _cut(whole: Piece) -> Iterator[Piece]:
+        """Yield views of a parameter's memory, cut into pieces of whole rows that an update goes through one by one."""
+        columns = max(whole.static.shape[-1], 1) if whole.static.dim() == 2 else 1
+        size = max(CHUNK // columns, 1) * columns if whole.delta.device.type == "cpu" else whole.delta.numel()
+        starts = range(whole.region.start, whole.region.stop, size)
+        flat = (whole.delta.view(-1), whole.static.reshape(-1), whole.moved.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
-            yield PieceMemory(index, slice(start, start + len(delta)), delta, static, moved)
+            yield Piece(whole.tensor, slice(start, start + len(delta)), delta, static, moved)
 
 
 def rank_of(moving: str) -> int:
