@@ -9,7 +9,6 @@ h_t is the head's input before dropout; w_i is the word after h_i.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -192,37 +191,13 @@ def in_window(queries: Tensor, vectors: Tensor, words: Tensor, window: int) -> t
     return band, words.unfold(1, width, 1)
 
 
-@dataclass(frozen=True)
-class CacheGrid:
-    """The values of each setting that are tried, each with each other."""
-
-    windows: tuple[int, ...] = (100, 200, 500, 1000, 2000, 5000, 10000)
-    """Those beyond the text's length are left out: they see no more than the first of them."""
-    thetas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-    weights: tuple[float, ...] = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-    confidences: tuple[float, ...] = (0.0,)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Sequence[Any]]) -> "CacheGrid":
-        """Return the grid with other values of some settings, by the names these have in CacheSettings."""
-        names = {"window": "windows", "theta": "thetas", "weight": "weights", "confidence": "confidences"}
-        return cls(**{names[name]: tuple(tried) for name, tried in values.items()})
-
-    def check(self) -> None:
-        """Raise UserError for a grid that is empty or out of range."""
-        if not all(vars(self).values()):
-            raise UserError("the grid is empty; give it a window, a theta, a weight and a confidence")
-        for settings in itertools.product(*vars(self).values()):
-            validate(CacheSettings(*settings), "the grid")
-
-
-@dataclass
-class _Scores:
-    """The cache's part of the mixture for one window and theta, block by block, where it was computed."""
-
-    log_prob: list[Tensor] = field(default_factory=list)
-    """The cache's log-probability of the target."""
-    confidence: list[Tensor] = field(default_factory=list)
+GRID: Mapping[str, Sequence[Any]] = {
+    "window": (100, 200, 500, 1000, 2000, 5000, 10000),
+    "theta": (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0),
+    "weight": (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
+    "confidence": (0.0,),
+}
+"""The values of each setting that are tried, each with each other, in the order of CacheSettings."""
 
 
 class CacheScorer:
@@ -232,12 +207,18 @@ class CacheScorer:
     largest window and one more pass over its products for each theta.
     """
 
-    def __init__(self, grid: CacheGrid, tokens: int) -> None:
-        """Raises UserError for a grid that is empty or out of range."""
-        grid.check()
-        self.grid, self.windows = grid, _useful(grid.windows, tokens)
+    def __init__(self, values: Mapping[str, Sequence[Any]], tokens: int) -> None:
+        """`values` to try of some settings; of the others, those in GRID. Raises UserError for one out of range."""
+        grid = {**GRID, **values}
+        for settings in itertools.product(*grid.values()):
+            validate(CacheSettings(*settings), "the grid")
+        windows, self.thetas, self.weights, self.confidences = grid.values()
+        self.windows = _useful(windows, tokens)
         self._pairs, self._inner = Pairs(self.windows[-1]), []
-        self._scores = {(window, theta): _Scores() for window in self.windows for theta in grid.thetas}
+        self._scores: dict[tuple[int, float], list[tuple[Tensor, Tensor]]] = {
+            (window, theta): [] for window in self.windows for theta in self.thetas
+        }
+        """By window and theta what `_by_window` yields for each block, where it was computed."""
 
     def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         hidden = head_input(prediction)
@@ -246,26 +227,24 @@ class CacheScorer:
         self._inner.append(log_prob[0])
         matches = words[0] == block.targets[0, :, None]
         missing = products[0] == -torch.inf
-        for theta in self.grid.thetas:
+        for theta in self.thetas:
             at_theta = (products[0] * theta).masked_fill_(missing, -torch.inf)  # not nan where theta is 0
             by_window = _by_window(at_theta, matches, self.windows)
-            for window, (cached, confidence) in zip(self.windows, by_window, strict=True):
-                self._scores[window, theta].log_prob.append(cached)
-                self._scores[window, theta].confidence.append(confidence)
+            for window, scores in zip(self.windows, by_window, strict=True):
+                self._scores[window, theta].append(scores)
 
     def scores(self) -> list[tuple[CacheSettings, float]]:
         inner, points = joined(self._inner), []
-        for window, theta in itertools.product(self.windows, self.grid.thetas):
-            scores = self._scores[window, theta]
-            log_prob, confidence = joined(scores.log_prob), joined(scores.confidence)
-            for weight, least in itertools.product(self.grid.weights, self.grid.confidences):
+        for (window, theta), of_blocks in self._scores.items():
+            log_prob, confidence = map(joined, zip(*of_blocks, strict=True))
+            for weight, least in itertools.product(self.weights, self.confidences):
                 nats = _mixed(inner, log_prob, confidence, weight, least)
                 points.append((CacheSettings(window, theta, weight, least), nats))
         return points
 
 
-def _useful(windows: tuple[int, ...], tokens: int) -> list[int]:
-    """Return the windows in rising order, up to the first that holds the whole text."""
+def _useful(windows: Sequence[int], tokens: int) -> list[int]:
+    """Return the windows in rising order, up to the first that holds the whole text: longer ones see no more."""
     ordered = sorted(set(windows))
     longest = next((i for i, window in enumerate(ordered) if window >= tokens), len(ordered))
     return ordered[: longest + 1]
@@ -306,5 +285,5 @@ KIND = ReaderKind(
     lambda context, settings: NeuralCache(context.wrapped(), settings),
     CacheSettings,
     wraps=True,
-    grid_scorer=lambda context, grid, tokens: CacheScorer(CacheGrid.of(grid), tokens),
+    grid_scorer=lambda context, values, tokens: CacheScorer(values, tokens),
 )
