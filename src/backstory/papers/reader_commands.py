@@ -57,7 +57,7 @@ def preparation(text: str) -> Preparation:
     if words[0] == "statistics":
         output = Path(SAVED, statistics_name(flags.moving), MANIFEST)
     elif words[0] == "tune":
-        output = settings_file(Path(), settings_name(stack))
+        output = Path(SAVED, settings_file(settings_name(stack)))
     else:
         output = Path(SAVED, learned_name(flags.name), MANIFEST)
     return Preparation(words[0], tuple(words[1:]), output, {} if words[0] == "statistics" else needs(stack))

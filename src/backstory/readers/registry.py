@@ -27,7 +27,6 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import sha256, sweep_abandoned, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
-from backstory.storage.run_files import SAVED
 
 STATIC = ReaderKind(
     "static",
@@ -190,7 +189,7 @@ def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Co
             if document := _saved_settings(run, name, layer.name in renewed):
                 if run.as_trained:
                     saved, origin = completed(kind.settings, document["settings"]), f"tuned on {document['tuned_on']}"
-                    file = settings_file(run.folder, name).name
+                    file = settings_file(name)
                 else:
                     origin = "default: the tuned settings are for the model as trained"
                 break
@@ -290,14 +289,14 @@ def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) 
     return own | reader.other_models()
 
 
-def settings_file(run: Path, name: str) -> Path:
-    """Return the file for the settings of the outermost reader of a stack of this name."""
-    return run / SAVED / f"{name}.json"
+def settings_file(name: str) -> str:
+    """Return the file, in a run's folder of readers, for the settings of the outermost reader of a stack of this name."""
+    return f"{name}.json"
 
 
 def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Save the settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
-    path = saved_in(run) / settings_file(run.folder, settings_name(stack)).name
+    path = saved_in(run) / settings_file(settings_name(stack))
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": run.weights_hash, "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
@@ -307,7 +306,7 @@ def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: 
 
 
 def _saved_settings(run: Run, name: str, renewed: bool) -> dict[str, Any] | None:
-    path = saved_in(run) / settings_file(run.folder, name).name
+    path = saved_in(run) / settings_file(name)
     try:
         document = parse(read_small(path, inside=run.folder))
     except FileNotFoundError:
