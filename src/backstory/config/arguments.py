@@ -119,7 +119,7 @@ def _plain(value: Any, kinds: Sequence[Any]) -> Any:
     """
     if isinstance(value, str) and Path in kinds and not _may_be_text(kinds):
         return os.path.expanduser(value) if str in kinds else user_path(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | int | float):
+    if isinstance(value, numbers.Real) and type(value) not in (bool, int, float):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     sequences = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) in _SEQUENCES]
     inner = [member for of in sequences if of for member in _kinds(of[0])]
@@ -271,8 +271,6 @@ class Options:
             check_name(name, known, "option")
             if typing.get_origin(hints[name]) is tuple and isinstance(value, str | list):
                 values[name] = (value,) if isinstance(value, str) else tuple(value)
-            elif isinstance(value, str) and hints[name] == Path | None:
-                values[name] = user_path(value)
         return cls(**values).checked()
 
     def checked(self) -> Self:
@@ -286,9 +284,5 @@ class Options:
             check_argument(field.name, value, hints[field.name], None if bounds is None else bounds[:2])
             if bounds is not None and bounds[2] and value == bounds[0]:
                 raise UserError(f"{field.name} must be above {shown(bounds[0])}, not {shown(value)}")
-            if type(value).__module__ == "numpy" and value.ndim == 0:
-                plain[field.name] = value.item()
-            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-            if isinstance(value, str) and Path in kinds and str not in kinds:
-                plain[field.name] = user_path(value)
+            plain[field.name] = _plain(value, list(_kinds(hints[field.name])))
         return dataclasses.replace(self, **plain)
