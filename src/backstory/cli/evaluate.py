@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,6 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for what is not a text."""
-        args = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
         from backstory.data import CORPORA
         from backstory.runs.run import is_elsewhere
 
@@ -63,7 +62,7 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
                 "evaluated one by one, or by the folder that holds them: `backstory evaluate FOLDER`"
             )
         text = None if self.text is None else text_source(self.text)
-        return EvalOptions.build(**args | {"split": self.split or "test", "text": text, "corpus": self.single_corpus})
+        return EvalOptions.build(self, split=self.split or "test", text=text, corpus=self.single_corpus)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, typed_text
 from backstory.config import UserError
+from backstory.config.options import part_of
 from backstory.config.plugin_files import load_factory
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.terminal import one_line, progress_bar
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
     typed = str(args.text) == "-"
     text = RefereedText.of_file(typed_text(), "standard input") if typed else RefereedText.of_path(args.text)
-    options = RefereeOptions.of(**{field.name: getattr(args, field.name) for field in fields(RefereeOptions)})
+    options = part_of(args, RefereeOptions).checked()
     with progress_bar(f"refereeing on {args.text}", unit="bytes") as progress, contextlib.redirect_stdout(sys.stderr):
         # What the code of others prints is no part of the answer.
         make = None if args.predictor is None else load_factory(args.predictor)

@@ -1,7 +1,7 @@
 """Options of examinations: one declaration for the command line, suites, Python and results."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -9,11 +9,13 @@ from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
 from backstory.config.arguments import Options, described
 from backstory.config.errors import UserError
-from backstory.config.options import ModelOptions, Precision, folder_name
-from backstory.config.strict import between
+from backstory.config.options import ModelOptions, Precision, folder_name, part_of
+from backstory.config.strict import between, changes
 
 MAXIMUM_CONTEXT, CONTEXT = 1000, 300
 """Lengths of contexts unless they are given, or the model reads fewer tokens at once."""
+FIRST = ("experiment", "split", "targets", "maximum_context")
+"""Options that identify an examination; results of suites have the others in one field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +106,11 @@ class ExaminationSettings(Options):
 
     def losses_key(self, whole: bool) -> dict[str, Any]:
         """Return the options that the losses of the targets depend on: losses of equal keys are taken over."""
-        recorded = self.recorded(whole)
-        batched = {} if recorded["batch_size"] == 1 else {"batch_size": self.batch_size}
-        batched |= {"start_token": True} if self.start_token else {}
-        near = None if whole else self.near
-        return {
-            **{k: v for k, v in recorded.items() if k not in ("batch_size", "start_token")},
-            "targets": self.targets,
-            "near": near,
-        } | batched
+        key = self.recorded(whole) | {"targets": self.targets, "near": None if whole else self.near}
+        for name, default in (("batch_size", 1), ("start_token", False)):
+            if key[name] == default:  # left out, as by earlier versions
+                del key[name]
+        return key
 
     def folder_name(self, split: str, reader: str = "static") -> str:
         """Return the name of the result's folder in a run; `reader` is the canonical name of the readers."""
@@ -127,15 +125,13 @@ class ExaminationSettings(Options):
         )
 
     def further(self) -> dict[str, Any]:
-        """Return the options after the first four that are not the default, by name, as JSON has them."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(ExaminationSettings)[4:]}
-        changed = {name: value for name, (value, default) in values.items() if value != default}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+        """Return the options other than FIRST that are not the default, by name, as JSON has them."""
+        settings = changes(part_of(self, ExaminationSettings))
+        return {name: value for name, value in settings.items() if name not in FIRST}
 
     def flags(self) -> Iterator[str]:
-        """Yield the flags of `backstory examine` for these settings: the first four, and others that are not the default."""
-        first = {field.name: getattr(self, field.name) for field in fields(ExaminationSettings)[:4]}
-        first["maximum_context"] = self.longest_context
+        """Yield the flags of `backstory examine` for these settings: FIRST, and others that are not the default."""
+        first = {name: getattr(self, name) for name in FIRST} | {"maximum_context": self.longest_context}
         for name, value in (first | self.further()).items():
             flag = f"--{name.replace('_', '-')}"
             for one in value if isinstance(value, list) else (value,):

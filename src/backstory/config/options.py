@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar, cast
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
@@ -13,8 +13,9 @@ from tyro.conf import FlagCreatePairsOff, UseAppendAction
 from backstory.config.arguments import Options, checked
 from backstory.config.errors import UserError, check_name
 from backstory.config.formats import count
-from backstory.config.strict import between
+from backstory.config.strict import between, changes
 
+T = TypeVar("T")
 Precision = Literal["auto", "float32", "bfloat16"]
 """Precision of matrix products; `auto` is bfloat16 where the device multiplies it natively."""
 SAVE_EVERY = 60.0
@@ -23,6 +24,11 @@ WITH_FIELDS = ("split", "reader", "batch_size", "after", "addressing", "lengths"
 """Options of a reading that results record in fields of their own; all others in one, `options`."""
 SPELT_OUT = 8
 """Most lengths that the name of a result's folder lists one by one."""
+
+
+def part_of(options: Any, kind: type[T]) -> T:
+    """Return those of a command's options that belong to a dataclass that it inherits from."""
+    return kind(**{field.name: getattr(options, field.name) for field in fields(cast(Any, kind))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,7 @@ class LoadOptions(Options):
 
     def load_options(self) -> "LoadOptions":
         """Return these options alone."""
-        return LoadOptions(**{field.name: getattr(self, field.name) for field in fields(LoadOptions)})
+        return part_of(self, LoadOptions)
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> list[str]:
@@ -54,10 +60,6 @@ class LoadOptions(Options):
         ]
         # An array, which is none of them, has no single answer to `!=`.
         return [name for name, value, default in own if not isinstance(value, type(default)) or value != default]
-
-    def not_default(self) -> list[str]:
-        """Return the names of the options beside the device that differ from the default: a run has none."""
-        return [field.name for field in fields(LoadOptions)[1:] if getattr(self, field.name) != field.default]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,23 +121,21 @@ class ReadingOptions:
     def flags(self) -> tuple[str, ...]:
         """Return the flags of `backstory evaluate` for this reading: split, reader, and what is not the default."""
         flags = ["--split", self.split, "--reader", self.reader]
-        for field in fields(ReadingOptions)[2:]:
-            value = getattr(self, field.name)
-            if field.name == "overrides":
+        for name, value in changes(self.reading()).items():
+            if name == "overrides":
                 flags += [word for setting in self.overrides for word in ("--set", setting)]
-            elif value != field.default:
-                values = () if value is True else value if isinstance(value, tuple) else (value,)
-                flags += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+            elif name not in ("split", "reader"):
+                values = () if value is True else value if isinstance(value, list) else (value,)
+                flags += [f"--{name.replace('_', '-')}", *map(str, values)]
         return tuple(flags)
 
     def further(self) -> dict[str, Any]:
         """Return the options that results have no field for and that are not the default, by name."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(ReadingOptions)}
-        return {k: value for k, (value, default) in values.items() if k not in WITH_FIELDS and value != default}
+        return {k: value for k, value in changes(self.reading()).items() if k not in WITH_FIELDS}
 
     def reading(self) -> "ReadingOptions":
         """Return these options alone, to compare two readings."""
-        return ReadingOptions(**{field.name: getattr(self, field.name) for field in fields(ReadingOptions)})
+        return part_of(self, ReadingOptions)
 
     def described(self) -> str:
         """Return the reading as tables and messages say it: `test, static`, `test, dynamic, batch of 10, after valid`."""
@@ -151,15 +151,15 @@ class ReadingOptions:
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the model's settings that differ from training, by dotted name. Raises UserError."""
-        changes = {} if self.addressing is None else {"core.addressing": self.addressing}
+        overrides = {} if self.addressing is None else {"core.addressing": self.addressing}
         for text in self.overrides:
             name, equals, value = text.partition("=")
             if not equals or not name or not value:
                 raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
-            if name in changes:
+            if name in overrides:
                 raise UserError(f"the setting {name} is given twice; give it once")
-            changes[name] = value
-        return changes
+            overrides[name] = value
+        return overrides
 
     def check(self) -> None:
         """Raise UserError for options that exclude each other."""

@@ -20,7 +20,7 @@ from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import of_plugin, plugin_flags
 from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
 from backstory.config.small_file import resolved
-from backstory.config.strict import UnknownKind
+from backstory.config.strict import UnknownKind, changes
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
@@ -276,7 +276,7 @@ def open_run(name: "Path | str | Run", options: LoadOptions) -> Run:
         return name
     if is_elsewhere(name):
         return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), options)
-    if foreign := options.not_default():
+    if foreign := [name for name in changes(options.load_options()) if name != "device"]:
         raise UserError(
             f"--{foreign[0].replace('_', '-')} is for models from elsewhere (hf:...); remove it to read {name}"
         )
