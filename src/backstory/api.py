@@ -21,10 +21,10 @@ from backstory.api_arguments import (
     refereed_text,
     takes_options,
 )
+from backstory.api_errors import in_python
 from backstory.config import RunConfig, UserError, recipes
 from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, LoadOptions
-from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.small_file import user_path
 from backstory.config.strict import conforming

@@ -11,13 +11,13 @@ from typing import Any, BinaryIO, TypeGuard
 import numpy as np
 from torch import Tensor, nn
 
+from backstory.api_errors import in_python
 from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
 from backstory.config.examination_options import ExamineOptions
 from backstory.config.explanation_options import CompareOptions, ExplainOptions
 from backstory.config.options import EvalOptions, LoadOptions
-from backstory.config.python_names import in_python
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.schema import SPLITS
 from backstory.config.small_file import user_path

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import backstory as bs
+from backstory.api_errors import with_arguments
 from backstory.config import UserError
-from backstory.config.python_names import with_arguments
 
 SWITCHES = {"overwrite", "resume"}
 
