@@ -15,11 +15,10 @@ from backstory.cli import train
 from backstory.cli.command_line import parse
 from backstory.cli.completion import COMMANDS, REGISTRIES, registered
 from backstory.cli.examples import EXAMPLES
+from backstory.cli.flags import SHORT, Setting, settings
 from backstory.cli.help_page import COMMON
 from backstory.cli.ls import KINDS
 from backstory.cli.main import GROUPS, VERBS
-from backstory.cli.mistakes import Setting, settings
-from backstory.cli.short_flags import SHORT
 from backstory.config import RunConfig, from_dict
 
 MIXTURE = from_dict(RunConfig, {"model": {"head": {"kind": "mixture"}}}, "a test")

@@ -13,7 +13,7 @@ from commands import SMALL, Command, process
 from tiers import fast_then_full
 
 from backstory.cli.completion import COMMANDS
-from backstory.cli.mistakes import settings
+from backstory.cli.flags import settings
 
 WITHOUT = {"demo", "completion", "decompress"}
 """Commands without facts: they show progress, print a script, or write a file."""

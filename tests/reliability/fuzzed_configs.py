@@ -25,8 +25,8 @@ from backstory.cli import (
     reproduce,
     train,
 )
+from backstory.cli.flags import settings
 from backstory.cli.main import VERBS
-from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_yaml
 from backstory.models.memory import parse_addressing
 from backstory.readers.registry import parse_stack, stack_name

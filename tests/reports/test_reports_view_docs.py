@@ -10,7 +10,7 @@ import pytest
 
 from backstory.cli import examine, generate, report
 from backstory.cli.explain import CompareReadersArguments, ExplainArguments
-from backstory.cli.mistakes import settings
+from backstory.cli.flags import settings
 from backstory.reports import passage_html, render, result_from
 from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens
 

@@ -18,8 +18,8 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from backstory.cli import help_page
-from backstory.cli.mistakes import NONE, explain, read_path, repetition, takes_all_settings
-from backstory.cli.short_flags import expanded
+from backstory.cli.flags import NONE, expanded, read_path, takes_all_settings
+from backstory.cli.mistakes import explain, repetition
 from backstory.config import UserError, nearest, pasted, recipes, validate
 from backstory.config.errors import check_name, check_utf8
 from backstory.config.options import LoadOptions, ModelOptions

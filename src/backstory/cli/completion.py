@@ -36,8 +36,8 @@ from backstory.cli import (
     verify,
 )
 from backstory.cli.command_line import parse
+from backstory.cli.flags import Setting, settings
 from backstory.cli.help_page import field_doc
-from backstory.cli.mistakes import Setting, settings
 from backstory.config import recipes
 
 Shell = Literal["bash", "zsh", "fish"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.cli.examples import EXAMPLES
-from backstory.cli.mistakes import Setting, settings
+from backstory.cli.flags import Setting, settings
 from backstory.config.options import LoadOptions, ModelOptions
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"

@@ -1,142 +1,45 @@
 """One-line messages for arguments that tyro refuses, from the dataclass of the verb."""
 
-import dataclasses
 import shlex
-import types
-import typing
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import tyro
-
-from backstory.cli.short_flags import ELSEWHERE, SHORT
-from backstory.config import nearest, pasted
-from backstory.config.errors import written_out
+from backstory.cli.flags import Setting, other_kinds, reads, settings
+from backstory.config import pasted
 from backstory.config.renamed import present_flag
-from backstory.config.small_file import user_path
 
-NONE = ("none", "None")
-"""Spellings of no value; messages have the first."""
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One argument of a verb."""
-
-    name: str
-    """Its flag (`--training.epochs`), or the name of a positional argument (`RUN`)."""
-    kind: Any
-    """Its type: int, `str | None`, a Literal, ..."""
-    marks: tuple[Any, ...] = ()
-    """Its markers for tyro."""
-    owner: type = object
-    """The dataclass that it is a field of, `field` of it."""
-    field: str = ""
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    """For the kind of a part: all kinds that there are."""
-    short: tuple[str, ...] = ()
-    """Its short names."""
-
-    @property
-    def positional(self) -> bool:
-        return tyro.conf.Positional in self.marks
-
-    def flags(self) -> list[str]:
-        """Return the flags that set it: most switches have a second one that turns them off."""
-        group, dot, last = self.name.removeprefix("--").rpartition(".")
-        paired = self.kind is bool and tyro.conf.FlagCreatePairsOff not in self.marks
-        return [self.name, f"--{group}{dot}no-{last}"] if paired else [self.name]
-
-    def kinds(self) -> tuple[Any, ...]:
-        """Return the possible types of a value, None included; for a list, the types of its entries."""
-        if self.listed:
-            return typing.get_args(self.kind)[:1]
-        union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
-        return typing.get_args(self.kind) if union else (self.kind,)
-
-    def options(self) -> list[str]:
-        """Return the values to choose from; none where any will do."""
-        literals = (kind for kind in self.kinds() if typing.get_origin(kind) is Literal)
-        return list(self.choices) or [str(value) for kind in literals for value in typing.get_args(kind)]
-
-    @property
-    def listed(self) -> bool:
-        """True if it takes any number of values."""
-        return typing.get_origin(self.kind) is tuple
-
-    @property
-    def repeated(self) -> bool:
-        """True if each value follows a flag of its own."""
-        return tyro.conf.UseAppendAction in self.marks
-
-    def expected(self) -> str:
-        """Return the expected value in words."""
-        words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
-        return " or ".join([*words, *([NONE[0]] if type(None) in self.kinds() else [])])
-
-    def hint(self, value: str) -> str:
-        """Return what may have been meant by a value that it does not accept, or an empty string."""
-        kinds = self.kinds()
-        number = written_out(value, float not in kinds) if int in kinds or float in kinds else ""
-        return nearest(value, self.options()) or number
-
-    def accepts(self, value: str) -> bool:
-        """Return True if a value has one of its types."""
-        return any(_reads(kind, value) for kind in self.kinds())
-
-
-def settings(kind: type, default: Any = None) -> Iterator[Setting]:
-    """Yield the arguments of a verb's dataclass and of nested ones; `default` has their values, and the kinds of parts."""
-    short = {long: name for name, long in SHORT.items()} if takes_all_settings(kind) else {}
-    for setting in _settings(kind, default, "", ()):
-        yield dataclasses.replace(setting, short=(short[setting.name],)) if setting.name in short else setting
-
-
-def takes_all_settings(kind: type) -> bool:
-    """Return True if a command takes every setting of a run, which have short names there."""
-    return any(name == "config" for name, _, _ in _fields(kind))
-
-
-def _settings(kind: type, default: Any, prefix: str, kinds: tuple[str, ...]) -> Iterator[Setting]:
-    """Yield the arguments of a dataclass below a prefix; `kinds` are those that it is one of."""
-    defaults = {f.name: f.default for f in dataclasses.fields(kind)}
-    for name, inner, marks in _fields(kind):
-        value = getattr(default, name, None)
-        part = type(value) if dataclasses.is_dataclass(value) else inner
-        if dataclasses.is_dataclass(part):
-            others = tuple(option.kind for option in typing.get_args(inner) if hasattr(option, "kind"))
-            yield from _settings(typing.cast(type, part), value, _inside(prefix, name, marks), others)
-        else:
-            metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
-            flag = next((m.name for m in marks if getattr(m, "name", None)), name)
-            yield Setting(
-                metavar or f"--{prefix}{flag}".replace("_", "-"),
-                inner,
-                marks,
-                kind,
-                name,
-                getattr(default, name, defaults[name]),
-                kinds if name == "kind" else (),
-            )
-
-
-def _fields(kind: type) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """Yield name, type and markers of each field."""
-    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
-        marks = getattr(hint, "__metadata__", ())
-        yield name, typing.get_args(hint)[0] if marks else hint, marks
-
-
-def _inside(prefix: str, name: str, marks: tuple[Any, ...]) -> str:
-    """Return the prefix of the flags of a part."""
-    return prefix if any(getattr(mark, "name", None) == "" for mark in marks) else f"{prefix}{name}."
+ELSEWHERE: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("--text", "--data", "--dataset", "--file", "--input"), ("--corpus", "--text")),
+    **dict.fromkeys(("--output", "--output-dir", "--save", "--save-dir", "-o", "--html"), ("--out",)),
+    **dict.fromkeys(("--seq-len", "--seq-length", "--sequence-length", "--block-size", "--bptt"), ("--segment",)),
+    **dict.fromkeys(("--learning-rate", "-lr"), ("--lr",)),
+    **dict.fromkeys(("--vocab-size", "--vocabulary-size", "--max-vocab"), ("--text.maximum-size", "--maximum-size")),
+    **dict.fromkeys(("--num-layers", "--n-layers", "--nlayers", "--n-layer"), ("--layers",)),
+    **dict.fromkeys(("--hidden-size", "--nhid", "--hidden-dim", "--n-embd", "--d-model"), ("--hidden",)),
+    **dict.fromkeys(("--emsize", "--emb-size", "--embedding-dim"), ("--embedding-size",)),
+    **dict.fromkeys(("--wd", "--wdecay"), ("--weight-decay",)),
+    **dict.fromkeys(("--max-steps", "--iterations", "--iters"), ("--steps",)),
+    **dict.fromkeys(("--gpu", "--cuda", "--cpu"), ("--device",)),
+    **dict.fromkeys(("--dtype", "--fp16", "--bf16", "--amp"), ("--precision",)),
+    **dict.fromkeys(
+        ("--n", "-n", "--length", "--max-new-tokens", "--max-tokens", "--num-tokens"), ("--tokens", "--trials")
+    ),
+    **dict.fromkeys(("--temp", "-t"), ("--temperature",)),
+    **dict.fromkeys(("--checkpoint", "--load", "--pretrained", "--from"), ("--init-from",)),
+    **dict.fromkeys(("--continue", "--resume-from"), ("--resume",)),
+    **dict.fromkeys(("--force", "-f"), ("--overwrite",)),
+    **dict.fromkeys(("--model", "--arch", "--architecture", "--rnn"), ("--core",)),
+    **dict.fromkeys(("--num-trials", "--n-trials"), ("--trials",)),
+    **dict.fromkeys(("--jobs", "--workers", "--num-workers", "-j"), ("--processes",)),
+    **dict.fromkeys(("--experiments", "--ablation", "--perturbation"), ("--experiment",)),
+    **dict.fromkeys(("--bs", "-b"), ("--batch-size",)),
+}
+"""Flags of other programs -> the flags here that do the same, for suggestions: the first one that a command has."""
 
 
 def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None) -> str:
@@ -192,18 +95,6 @@ def repetition(kind: type, arguments: Sequence[str], default: Any = None) -> str
     return ""
 
 
-def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterator[str]:
-    """Yield `--model.core.kind mogrifier` for each other kind of a part of `default` that has this flag."""
-    for name, inner, marks in _fields(kind):
-        inside, value = _inside(prefix, name, marks), getattr(default, name, None)
-        options = [o for o in typing.get_args(inner) if dataclasses.is_dataclass(o)]
-        for option in typing.cast(list[Any], options):
-            if any(flag in s.flags() for s in _settings(option, None, inside, ())):
-                yield f"--{inside}kind {option.kind}"
-        if dataclasses.is_dataclass(value):
-            yield from other_kinds(type(value), flag, value, inside)
-
-
 def nearest_flag(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean '--x'?)` for the most similar flag, or an empty string.
 
@@ -218,33 +109,8 @@ def nearest_flag(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{best}'?)" if best and similarity(best) > 0.7 else ""
 
 
-def _expected(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    return {int: "a whole number", float: "a number", Path: "a path"}.get(kind, "text")
-
-
 def _is_flag(token: str) -> bool:
-    return token.startswith("-") and token != "-" and not _reads(float, token)
-
-
-def read_path(value: str) -> Path:
-    """Return a path that was typed. Raises ValueError for an empty one."""
-    if not value:
-        raise ValueError("a path is not empty")
-    return user_path(value)
-
-
-def _reads(kind: Any, value: str) -> bool:
-    if kind is type(None):
-        return value in NONE
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind)
-    try:
-        (read_path if kind is Path else kind)(value)
-    except ValueError:
-        return False
-    return True
+    return token.startswith("-") and token != "-" and not reads(float, token)
 
 
 def _values(setting: Setting, rest: deque[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
-from backstory.cli.short_flags import typed_settings
+from backstory.cli.flags import typed_settings
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
 from backstory.config.plugin_files import plugin_flags

@@ -14,7 +14,7 @@ import tyro
 
 from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.cli.short_flags import errors_as_typed, expanded, typed_settings
+from backstory.cli.flags import errors_as_typed, expanded, typed_settings
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.ignored_settings import warn_ignored
