@@ -145,8 +145,7 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
         "--per-line": args.per_line is not None,
         "--proof": args.proof is not None,
     }
-    if any(single.values()):
-        flag = next(name for name, is_used in single.items() if is_used)
+    if flag := next((name for name, is_used in single.items() if is_used), None):
         raise UserError(f"{args.run} holds {len(runs)} runs, and {flag} serves one; name one of its runs")
     options, results, left_out = args.options(), [], 0
     for run in runs:

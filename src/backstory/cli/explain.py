@@ -69,12 +69,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def explain_passage(arguments: Sequence[str]) -> int:
     """Explain a passage; with `--find both` the best case of a cache, then the worst."""
-    if not arguments or (Path(arguments[0]).exists() or arguments[0].startswith("hf:")):
-        from backstory.explanations import EXPLANATIONS
-
-        names = ", ".join(EXPLANATIONS)
-        if not arguments or arguments[0] not in EXPLANATIONS:
-            raise UserError(f"name the explanation first: `backstory explain NAME RUN`; NAME is one of {names}")
+    first = arguments[0] if arguments else ""
+    is_run = first.startswith("hf:") or Path(first).exists()
+    if not arguments or (is_run and first not in EXPLANATION_SUMMARIES):
+        names = ", ".join(EXPLANATION_SUMMARIES)
+        raise UserError(f"name the explanation first: `backstory explain NAME RUN`; NAME is one of {names}")
     args = parse(ExplainArguments, arguments, "explain")
     if args.name == "reading":
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
