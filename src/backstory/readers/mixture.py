@@ -123,7 +123,7 @@ class MixtureReader(Reader):
             log_weights = to_tensor(_log(weights), tokens.device)
             return WeightedMixture(predictions[0].activations, experts, log_weights, predictions[0])
         weights = BlockWeights(self._weighing, scores, on, self.log_shares(shares), self._weights)
-        factors = factors_of(self.settings, experts, shares)
+        factors = Factors(experts, shares, self.settings.lengths, self.settings.context)
         mixed = self._mix(factors, weights.follow, following)
         self._pending = _Pending(following, experts, on, scores, weights.inputs(), factors, mixed)
         return TablePrediction(predictions[0].activations, mixed.table, predictions[0])
@@ -252,11 +252,6 @@ def taking_part(shares: Tensor) -> np.ndarray:
     return (shares > 0).cpu().numpy()
 
 
-def factors_of(settings: MixtureSettings, experts: Sequence[Prediction], shares: Tensor) -> Factors:
-    """Return the factors of the product."""
-    return Factors(experts, shares, settings.lengths, settings.context)
-
-
 def _log(weights: np.ndarray) -> np.ndarray:
     return np.log(weights, out=np.full_like(weights, -np.inf), where=weights > 0)
 
@@ -292,7 +287,7 @@ class MixtureScorer:
             return
         device, targets = block.tokens.device, block.targets.expand(len(self.points), -1)
         weights = BlockWeights(self._weighing, scores, on, self.reader.log_shares(shares), self._weights)
-        factors = factors_of(self.points[0], experts, shares)
+        factors = Factors(experts, shares, self.points[0].lengths, self.points[0].context)
         with self.reader.precision.context(device):
             mixed = mix(factors, weights.follow, targets, self._exponents, to_tensor(self._step, device))
         self._weights, self._exponents = weights.state, mixed.weights
