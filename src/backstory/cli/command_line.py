@@ -20,7 +20,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from backstory.cli import help_page
 from backstory.cli.flags import NONE, expanded, read_path, takes_all_settings
 from backstory.cli.mistakes import explain, repetition
-from backstory.config import UserError, nearest, pasted, recipes, validate
+from backstory.config import UserError, nearest, pasted, validate
 from backstory.config.errors import check_name, check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.plugin_files import LOADED
@@ -29,6 +29,7 @@ from backstory.config.renamed import refuse_old_reader
 from backstory.config.schema import SPLITS
 from backstory.config.small_file import is_pipe, user_path
 from backstory.config.terminal import fitted, one_line, printable_json
+from backstory.storage.run_files import check_run_exists, check_source_exists
 
 T = TypeVar("T")
 
@@ -151,9 +152,9 @@ def announce(
     """
     for run in runs:
         if str(run).startswith("hf:"):
-            recipes.check_source_exists(str(run).removeprefix("hf:"))
+            check_source_exists(str(run).removeprefix("hf:"))
         else:
-            recipes.check_run_exists(run)
+            check_run_exists(run)
     if sys.modules.get(slow) is None and first_here():
         _check_names(readers, splits, experiment)
         print(f"backstory: {work}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
-from backstory.config.recipes import check_run_exists
+from backstory.storage.run_files import check_run_exists
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
-from backstory.config import UserError, pasted, recipes
+from backstory.config import UserError, pasted
 
 ENDINGS = (".html", ".md", ".tex", ".csv")
 """Endings of what a report can be written to."""
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
     if page := next((run for run in args.runs if run.suffix in ENDINGS and not run.is_dir()), None):
         raise UserError(f"{page} is not a run folder; the file to write is given as `--out {pasted(page)}`")
-    from backstory.storage.run_files import RESULT
+    from backstory.storage.run_files import RESULT, check_results_exist
 
     folders = [path.parent if path.name == RESULT and path.is_file() else path for path in args.runs]
     for folder in folders:
-        recipes.check_results_exist(folder)
+        check_results_exist(folder)
     announce(f"writing {args.out}", slow="numpy")
     from backstory.papers.paper import published_examinations
     from backstory.reports import write

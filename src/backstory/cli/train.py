@@ -23,6 +23,7 @@ from backstory.config.process import Interrupted, Stopped, first_here
 from backstory.config.scores import format_score
 from backstory.config.strict import between
 from backstory.config.terminal import fitted, shown_progress
+from backstory.storage.run_files import check_run_exists
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
     mode = run_mode(args.resume, args.overwrite)
     if args.init_from is not None:
-        recipes.check_run_exists(args.init_from, trained_here=True)
+        check_run_exists(args.init_from, trained_here=True)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     args.config.training.check()
@@ -171,7 +172,7 @@ def check_resumable(run: str) -> None:
     if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
         return
     if not Path(run).is_file():
-        recipes.check_run_exists(Path(run), trained_here=True)
+        check_run_exists(Path(run), trained_here=True)
     raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
 
 

@@ -1,7 +1,6 @@
 """YAML files that come with the package (recipes, suites, search spaces), loaded by name, or a user's own by path."""
 
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
-from backstory.config.errors import UserError, check_name, nearest, pasted, shown
+from backstory.config.errors import UserError, check_name, pasted, shown
 from backstory.config.ignored_settings import dotted_names, warn_ignored
 from backstory.config.schema import RunConfig
 from backstory.config.small_file import user_path
@@ -156,63 +155,9 @@ def load_recipe(name_or_path: str) -> RunConfig:
     return _packaged(name_or_path) if name_or_path in names() else load(name_or_path)
 
 
-def check_run_exists(folder: Path, trained_here: bool = False) -> None:
-    """Raise UserError where there is no folder of a run, with the command that trains one.
-
-    `trained_here`: a model of Hugging Face would be of no use.
-    """
-    if folder.is_file():
-        if (folder.parent / CONFIG).is_file():
-            beside = f", {folder.parent}"
-        elif holds_model_elsewhere(folder.parent):
-            beside = f", or a model of Hugging Face, hf:{folder.parent}"
-        else:
-            beside = ", and a text after it"
-        raise UserError(f"{folder} is a file; name the folder of a run first{beside}")
-    is_elsewhere = holds_model_elsewhere(folder)
-    if str(folder).lower().startswith("hf:") or (is_elsewhere and trained_here):
-        raise UserError(
-            f"{folder} is a model of Hugging Face, which can only be read (hf:...); name a run trained here"
-        )
-    if is_elsewhere:
-        raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
-    if not folder.is_dir():
-        train = (
-            f"there is no run folder {folder}{_similar_run(folder)}; train one with "
-            f"`backstory train RECIPE --out {pasted(folder)}`"
-        )
-        on_hub = "/" not in str(folder) or (str(folder).count("/") == 1 and not folder.parent.is_dir())
-        hub = f"; a model of Hugging Face is named hf:{folder}" if on_hub and not trained_here else ""
-        raise UserError(train + hub)
-
-
 def holds_model_elsewhere(folder: Path) -> bool:
     """Return True for a folder with the settings of a Hugging Face model, and none of a run."""
     return (folder / "config.json").is_file() and not os.path.lexists(folder / CONFIG)
-
-
-def check_results_exist(folder: Path) -> None:
-    """Raise UserError where there is no folder that could hold results."""
-    if folder.is_dir():
-        return
-    if str(folder).startswith("hf:"):
-        raise UserError(f"{folder} is a model; name the folder of its results, which --out kept")
-    problem = "is not a folder" if folder.exists() else "does not exist"
-    raise UserError(f"{folder} {problem}{_similar_run(folder)}; name the folder of a run")
-
-
-def _similar_run(folder: Path) -> str:
-    """Return ` (did you mean 'runs/x'?)` for the run of this name in `runs`, or the closest name beside it; else ''."""
-    if (Path("runs") / folder / CONFIG).is_file():
-        return f" (did you mean '{Path('runs') / folder}'?)"
-    return nearest(str(folder), (str(config.parent) for config in folder.parent.glob(f"*/{CONFIG}")))
-
-
-def check_source_exists(source: str) -> None:
-    """Raise UserError where `hf:SOURCE` is neither a folder nor can be a name on the hub."""
-    folder = user_path(source)
-    if not source or not (folder.is_dir() or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)):
-        raise UserError(f"there is no folder {source!r}; give hf: with the folder of a model, or its name on the hub")
 
 
 @cache

@@ -23,7 +23,6 @@ import torch
 from backstory.config import TextConfig, UserError
 from backstory.config.errors import first_line, install_hint
 from backstory.config.options import LoadOptions
-from backstory.config.recipes import check_source_exists
 from backstory.config.small_file import read_small, user_path
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import STARTS, Pieces, from_file, is_panic
@@ -45,6 +44,7 @@ from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.runs.model_in_memory import ModelElsewhere, unknown_corpus
 from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import json_digest, parse
+from backstory.storage.run_files import check_source_exists
 
 PREFIX = "hf:"
 LOADING = threading.Lock()

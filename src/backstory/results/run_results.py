@@ -17,7 +17,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import as_argument
 from backstory.config.examination_options import CONTEXT, ExaminationSettings
-from backstory.config.recipes import check_results_exist, holds_model_elsewhere
+from backstory.config.recipes import holds_model_elsewhere
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
@@ -31,7 +31,7 @@ from backstory.results.training_record import EpochRecord, StepsRecord, Training
 from backstory.results.validation import Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.manifest import best_file
-from backstory.storage.run_files import RESULT
+from backstory.storage.run_files import RESULT, check_results_exist
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Figures)

@@ -18,7 +18,7 @@ from backstory.config.errors import out_of_memory, pasted
 from backstory.config.free_memory import shown_bytes
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import of_plugin, plugin_flags
-from backstory.config.recipes import CONFIG, check_run_exists, merged, nested
+from backstory.config.recipes import CONFIG, merged, nested
 from backstory.config.small_file import resolved
 from backstory.config.strict import UnknownKind, changes
 from backstory.data import Dataset, prepare
@@ -32,7 +32,7 @@ from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, WEIGHTS_FILE, best_file, still_holds
-from backstory.storage.run_files import CHECKPOINTS, RESULT, run_name
+from backstory.storage.run_files import CHECKPOINTS, RESULT, check_run_exists, run_name
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, options)` and a `files_digest(name)` for models that are no run folders, by the prefix of their
