@@ -41,7 +41,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "stacks": partial(codes.counted_stacks, "stdlib"),
         "stacks-ptb": partial(codes.counted_stacks, "ptb"),
     },
-    "docs/corpora.md": {"overlaps": checks.split_overlaps},
+    "docs/corpora.md": {"own-text": evaluations.own_text, "overlaps": checks.split_overlaps},
     "docs/reliability.md": {"reliability": checks.reliability},
     "docs/honest-figures.md": {
         "cheats": checks.caught_cheats,

@@ -89,6 +89,25 @@ TIMED = {
 """Results of the timed recipes, and their names in tables."""
 
 
+def own_text() -> Table:
+    """Small LSTMs on two texts with and without a pointer, trained for about the same time."""
+    rows = []
+    for name, text in OWN_TEXTS.items():
+        for pointer in ("demo", "pointer"):
+            f = result(f"own-text-{name}-{pointer}").figures
+            head = (text, f"{f.tokens.train:,}") if pointer == "demo" else ("", "")
+            steps = f"{f.to_dict()['curve'][-1]['step']:,}"
+            rows.append((*head, "yes" if pointer == "pointer" else "no", steps, f"{f.valid_perplexity:.2f}"))
+    return headed(("text", "training words", "pointer", "steps", "validation"), rows, numbers=(1, 3, 4))
+
+
+OWN_TEXTS = {
+    "handbuch": "The Debian Administrator's Handbook, in German",
+    "code": "Python source: the modules of Python 3.11 itself",
+}
+"""Results of `own_text`, and their texts."""
+
+
 def full_size() -> Table:
     """A published size that was trained for a while on a GPU, read and examined."""
     rows = []

@@ -8,7 +8,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
         "Go on after Ctrl-C": "demo --resume",
     },
     "train": {
-        "Train on a text of your own, with another learning rate": "train demo --corpus my.txt --lr 0.001 --out runs/mine",
+        "Train on a text of your own, with another learning rate": "train own-text --corpus my.txt --lr 0.001 --out runs/mine",
         "Train for a quarter of an hour on Penn Treebank": "train ptb-15min --data-dir data",
         "Go on after Ctrl-C or a crash": "train runs/mine --resume",
     },

@@ -254,7 +254,7 @@ def check_is_recipe(recipe: str, verb: str) -> None:
         return
     if path.is_file() or (not (path / recipes.CONFIG).exists() and any(path.glob("*.txt"))):
         raise UserError(
-            f"{recipe} is a text, and the recipe comes first: `backstory {verb} demo --corpus {pasted(recipe)}`"
+            f"{recipe} is a text, and the recipe comes first: `backstory {verb} own-text --corpus {pasted(recipe)}`"
         )
 
 
