@@ -493,7 +493,10 @@ MISTAKES = [
     ("reproduce good.txt", r"^good.txt is not a suite: the file of a suite ends in .yaml or .yml$"),
     ("evaluate run --reader cache=0.5", r"^reader cache=0.5: settings follow a colon, as in cache:theta=0.5"),
     # Someone with a text.
-    ("train good.txt", r"^good.txt is a text, and the recipe comes first: `backstory train own-text --corpus good.txt`$"),
+    (
+        "train good.txt",
+        r"^good.txt is a text, and the recipe comes first: `backstory train own-text --corpus good.txt`$",
+    ),
     ("train other", r"^other is a text, and the recipe comes first: `backstory train own-text --corpus other`$"),
     ("train demo good.txt", r"unexpected argument 'good.txt'; a text is given as --corpus good.txt$"),
     ("train demo --text good.txt", r"no flag --text \(did you mean '--corpus'\?\)"),
