@@ -197,7 +197,7 @@ NEXT = (
     ("backstory explain surprisal {out} --at 5000", "how surprising words are"),
     ("backstory generate {out} --prompt 'This module'", "continue your own prompt"),
     ("backstory ls", "models, recipes, corpora"),
-    ("backstory train own-text --corpus my.txt --out runs/my", "train on your own text"),
+    ("backstory train own-text --corpus my.txt", "train on your own text"),
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model to edit"),
 )
 """Commands to try after the demo, and what they are for."""
