@@ -34,7 +34,7 @@ class Panel:
     title: str
     across: str
     up: str
-    finding: sentences.Finding
+    finding: sentences.ContextFinding
     note: str
     """How to read the picture."""
     results: Sequence[Examination]
@@ -213,7 +213,7 @@ def _curves(
     across: str,
     unit: str,
     title: str,
-    finding: sentences.Finding,
+    finding: sentences.ContextFinding,
     results: Sequence[Examination],
 ) -> Panel:
     """Return effects against a number of tokens or words (`unit`), a line with its band for each."""
@@ -309,7 +309,7 @@ def pictured(result: Examination) -> Panel | None:
 def _by_class(
     examined: Examinations,
     title: str,
-    finding: sentences.Finding,
+    finding: sentences.ContextFinding,
     bars: Bars,
     names: Sequence[Sequence[str]],
     used: Sequence[str],
@@ -336,7 +336,7 @@ def _barred(
     published: Published | None,
     *,
     title: str,
-    finding: sentences.Finding,
+    finding: sentences.ContextFinding,
     note: str,
     places: Sequence[str],
     across: str,

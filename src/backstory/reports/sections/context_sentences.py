@@ -114,7 +114,7 @@ def boundary_of(condition: EffectRecord) -> int:
     return getattr(condition, "boundary", None) or 0
 
 
-class Finding(NamedTuple):
+class ContextFinding(NamedTuple):
     """The finding of an experiment in words, without a final point, and a sentence on the published values, if any."""
 
     ours: str
@@ -124,7 +124,7 @@ class Finding(NamedTuple):
         return _joined(*self) + "." * (not self.published)
 
 
-Sentence = Callable[[Examinations, Published | None], Finding]
+Sentence = Callable[[Examinations, Published | None], ContextFinding]
 CHANGES = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Beginnings of the Penn Treebank tags in figure 1d."""
@@ -152,7 +152,7 @@ def _printed(published: Published | None, where: str, corpus: str, names: Sequen
     return f"{published.cited}, {where} ({printed.where}): {values}."
 
 
-def levels(examinations: Sequence[Examined], published: Published | None) -> Finding:
+def levels(examinations: Sequence[Examined], published: Published | None) -> ContextFinding:
     """Describe figure 1b: the spread of the models with little context and with all of it."""
     results = [result for _, result in examinations]
     figures = [result.figures for result in results]
@@ -165,22 +165,24 @@ def levels(examinations: Sequence[Examined], published: Published | None) -> Fin
         parts.append(f"the highest perplexity is {with_least}, and {max(full) / min(full):.2f} times with all context")
     printed = "settings change the level, not the trend, and about {} tokens are used"
     names = ["effective-context-average"]
-    return Finding(_joined(*parts), _printed(published, "figure 1b", str(results[0].corpus.name), names, printed))
+    return ContextFinding(
+        _joined(*parts), _printed(published, "figure 1b", str(results[0].corpus.name), names, printed)
+    )
 
 
-def frequency(examined: Examinations, published: Published | None) -> Finding:
+def frequency(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 1c: how much context frequent and infrequent words need."""
     groups = {f"{name} words": group for name, group in truncation_groups(examined, "frequency").items()}
     names = ["effective-context-frequent", "effective-context-infrequent"]
     printed = _printed(published, "figure 1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
-    return Finding(_beyond(examined, groups), printed)
+    return ContextFinding(_beyond(examined, groups), printed)
 
 
-def speech(examined: Examinations, published: Published | None) -> Finding:
+def speech(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 1d: how much context words of each part of speech need."""
     groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
     printed = "determiners {} tokens, nouns and verbs more than any other"
-    return Finding(_joined(_beyond(examined, groups), _tagged(examined.results[TRUNCATE])),
+    return ContextFinding(_joined(_beyond(examined, groups), _tagged(examined.results[TRUNCATE])),
                    _printed(published, "figure 1d", examined.corpus, ["effective-context-DT"], printed))  # fmt: skip
 
 
@@ -215,7 +217,7 @@ def _tagged(result: Result[ExaminationFigures]) -> str:
     return f"tags: {f.tagger}{unknown}"
 
 
-def local_order(examined: Examinations, published: Published | None) -> Finding:
+def local_order(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 2a: the value of the order of near words."""
     unit = examined.counted_in()
     changed = f"20 {unit}s of the context are changed, by the number of {unit}s between them and the predicted {unit}"
@@ -224,7 +226,7 @@ def local_order(examined: Examinations, published: Published | None) -> Finding:
                            "order matters among the nearest {} tokens"))  # fmt: skip
 
 
-def global_order(examined: Examinations, published: Published | None) -> Finding:
+def global_order(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 2b: the value of the order and the identity of far words."""
     changed = f"all but the nearest {examined.counted_in()}s of the context are changed, by the number that stay"
     return _order(examined, "global", changed,
@@ -232,13 +234,13 @@ def global_order(examined: Examinations, published: Published | None) -> Finding
                            "beyond {} tokens other words matter, another order does not"))  # fmt: skip
 
 
-def _order(examined: Examinations, span: str, changed: str, printed: str) -> Finding:
+def _order(examined: Examinations, span: str, changed: str, printed: str) -> ContextFinding:
     costs = []
     for experiment, change in CHANGES.items():
         result = examined.results.get(experiment)
         if conditions := result.figures.conditions_with(span=span) if result else []:
             costs.append(f"{change} {_by_boundary(conditions)}")
-    return Finding(f"Perplexity when {changed}: {', '.join(costs)}", printed)
+    return ContextFinding(f"Perplexity when {changed}: {', '.join(costs)}", printed)
 
 
 def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
@@ -255,7 +257,7 @@ def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
     return small if end == boundary_of(nearest) else f"{first} and {small}"
 
 
-def pictured(figures: PicturedFigures) -> Finding:
+def pictured(figures: PicturedFigures) -> ContextFinding:
     """Describe the finding of an experiment with its own picture: each series by boundary, or by group of targets."""
     costs = []
     for series, conditions in by_series(figures.conditions).items():
@@ -265,7 +267,7 @@ def pictured(figures: PicturedFigures) -> Finding:
             groups = figures.groups_by(figures.picture.by)
             effects = ((name, by_series(group.conditions).get(series)) for name, group in groups.items())
             costs.append(f"{series} {', '.join(f'{name} {raised(cs[0])}' for name, cs in effects if cs)}")
-    return Finding(f"{figures.picture.sentence}: {'; '.join(costs)}")
+    return ContextFinding(f"{figures.picture.sentence}: {'; '.join(costs)}")
 
 
 def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEffect]]:
@@ -276,7 +278,7 @@ def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEf
     return series
 
 
-def dropped(examined: Examinations, published: Published | None) -> Finding:
+def dropped(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 3: the value of content and function words, compared with as many words at random."""
     result = examined.results["drop"]
     nearest = min(map(boundary_of, result.figures.conditions))
@@ -290,10 +292,10 @@ def dropped(examined: Examinations, published: Published | None) -> Finding:
         published, "figure 3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%"
     )
     ours = f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}"
-    return Finding(_joined(ours, _tagged(result)), printed if nearest == 5 else "")
+    return ContextFinding(_joined(ours, _tagged(result)), printed if nearest == 5 else "")
 
 
-def copied(examined: Examinations, published: Published | None) -> Finding:
+def copied(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 4a: whether recurring words are copied or predicted from the topic."""
     costs = []
     for group, title in CLASSES.items():
@@ -304,15 +306,15 @@ def copied(examined: Examinations, published: Published | None) -> Finding:
         parts += [f"{raised(distant)} without the distant context"] if distant else []
         costs += [f"{title} {' and '.join(parts)}"] if parts else []
     if not costs:
-        return Finding("Perplexity of words by where they occurred before: examine again with --by class")
+        return ContextFinding("Perplexity of words by where they occurred before: examine again with --by class")
     experiments = [name for name in ("drop-target", "drop-distant") if name in examined.results]
     names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
     both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
-    return Finding(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
+    return ContextFinding(f"Perplexity of words by where they occurred before: {', '.join(costs)}",
                    _printed(published, "figure 4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
 
 
-def replaced(examined: Examinations, published: Published | None) -> Finding:
+def replaced(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 4b: the cost of replacing earlier occurrences of a word by another."""
     costs = []
     for group in ("near", "far"):
@@ -321,13 +323,15 @@ def replaced(examined: Examinations, published: Published | None) -> Finding:
         parts = [f"{raised(c)} {words}" for c, words in conditions if c]
         costs += [f"{CLASSES[group]} {' and '.join(parts)}"] if parts else []
     if not costs:
-        return Finding("Perplexity of words whose earlier occurrences are replaced: examine again with --by class")
-    return Finding(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
+        return ContextFinding(
+            "Perplexity of words whose earlier occurrences are replaced: examine again with --by class"
+        )
+    return ContextFinding(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
                    _printed(published, "figure 4b", examined.corpus, ["replace-target-near"],
                             "near up to +{}%, far next to nothing"))  # fmt: skip
 
 
-def cached(examined: Examinations, published: Published | None) -> Finding:
+def cached(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 7: the gain of a cache on words that recur within its window, and the share of words it harms."""
     condition = examined.results[CACHE].figures.conditions[0]
     costs = [(title, examined.in_class(CACHE, group)) for group, title in IN_WINDOW.items()]
@@ -342,7 +346,9 @@ def cached(examined: Examinations, published: Published | None) -> Finding:
     where = f", by where a word occurred before: {by_class}" if by_class else ""
     older = "" if by_class else "by where a word occurred before: examine again"
     printed = _printed(published, "section 6.2, figure 7", examined.corpus, names, text)
-    return Finding(_joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed), printed)
+    return ContextFinding(
+        _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed), printed
+    )
 
 
 def comparability(examined: Examinations, published: Published) -> str:
