@@ -15,7 +15,13 @@ from typing import NoReturn
 
 from backstory.config.errors import UserError, shown
 
-STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+def signals(*names: str) -> tuple[signal.Signals, ...]:
+    """Return those of these signals that the system has: Windows lacks most."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+STOPS = signals("SIGINT", "SIGTERM", "SIGHUP")
 TOGETHER = 5.0
 """Seconds after a signal in which further ones are ignored, while unfinished work is cleared away."""
 YOUNG_OBJECTS = 50_000
@@ -99,10 +105,6 @@ def interruptible(last: bool) -> Iterator[Interrupts]:
             signal.signal(number, signal.SIG_IGN if last else previous)
 
 
-SIGHUP = getattr(signal, "SIGHUP", None)
-"""None on Windows."""
-
-
 class Stopped(Exception):
     """Work was saved and stopped by a signal. The message says where it was saved and how to resume it."""
 
@@ -135,8 +137,9 @@ class StopRequest:
             yield self
             return
         before = {s: signal.getsignal(s) for s in STOPS}
-        if before.get(SIGHUP) == signal.SIG_IGN:
-            del before[SIGHUP]
+        for hang_up in signals("SIGHUP"):
+            if before[hang_up] == signal.SIG_IGN:
+                del before[hang_up]
         for number in before:
             signal.signal(number, self._note)
         try:

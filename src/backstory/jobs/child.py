@@ -12,6 +12,7 @@ from typing import IO, BinaryIO
 
 import backstory
 from backstory.config.errors import REMEDIES, NoDisk, NoMemory
+from backstory.config.process import signals
 from backstory.config.small_file import resolved
 
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -20,7 +21,7 @@ NO_DISK, NO_MEMORY = 74, 71
 """Exit codes, in place of 2, for a full disk or no memory: the log may have had no room for the message."""
 ROOM = "make room on the disk, or raise the limit on the size of files (ulimit -f)"
 """Remedy for a child that could not write its message."""
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGKILL", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS = signals("SIGTERM", "SIGINT", "SIGKILL", "SIGHUP")
 LOST = -signal.NSIG
 """Exit code, of no process, of a command whose machine is gone."""
 KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS} | {NO_MEMORY, LOST}
@@ -88,7 +89,7 @@ def exit_reason(code: int, verb: str, log: Path, log_start: int) -> str:
     if code == LOST:
         return f"the machine that ran {verb} is gone"
     if code < 0:
-        likely = ", probably for lack of memory" if -code == getattr(signal, "SIGKILL", None) else ""
+        likely = ", probably for lack of memory" if -code in signals("SIGKILL") else ""
         return f"{verb} was ended by {signal.Signals(-code).name}{likely}"
     with open(log, "rb") as file:
         file.seek(log_start)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from backstory.config.errors import UserError, install_hint
+from backstory.config.process import signals
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import one_line
 
@@ -257,8 +257,7 @@ def _fault(findings: dict[str, Any]) -> str:
 
 def _ending(code: int | None, seconds: float, step: str) -> str:
     """Return why a trial did not end; `code` is its exit code, or None if it was stopped."""
-    over = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
-    if code is None or code in over:
+    if code is None or -code in signals("SIGKILL", "SIGXCPU"):
         return f"takes too long: {step}, more than {seconds} s"
     return f"breaks down: {step}, probably for lack of memory"
 
