@@ -93,11 +93,9 @@ def own_text() -> Table:
     """Small LSTMs on two texts with and without a pointer, trained for about the same time."""
     rows = []
     for name, text in OWN_TEXTS.items():
-        for pointer in ("demo", "pointer"):
-            f = result(f"own-text-{name}-{pointer}").figures
-            head = (text, f"{f.tokens.train:,}") if pointer == "demo" else ("", "")
-            steps = f"{f.to_dict()['curve'][-1]['step']:,}"
-            rows.append((*head, "yes" if pointer == "pointer" else "no", steps, f"{f.valid_perplexity:.2f}"))
+        alone, pointer = (result(f"own-text-{name}-{model}").figures for model in ("demo", "pointer"))
+        for f, head in ((alone, (text, f"{alone.tokens.train:,}", "no")), (pointer, ("", "", "yes"))):
+            rows.append((*head, f"{f.to_dict()['curve'][-1]['step']:,}", f"{f.valid_perplexity:.2f}"))
     return headed(("text", "training words", "pointer", "steps", "validation"), rows, numbers=(1, 3, 4))
 
 

@@ -56,10 +56,10 @@ def test_it_is_what_reading_gives(name: str, grid: Grid, count: int, block: int)
     inner = StaticReader(MODELS[name])
     inner.block = block
     tried = tune_cache(inner, ids, grid)
-    kept = [w for w in sorted(grid["window"]) if w < count]
-    kept += [w for w in sorted(grid["window"]) if w >= count][:1]
-    assert {settings.window for settings, _ in tried} == set(kept)
-    assert len(tried) == len(kept) * len(grid["theta"]) * len(grid["weight"]) * len(grid["confidence"])
+    windows = [w for w in sorted(grid["window"]) if w < count]
+    windows += [w for w in sorted(grid["window"]) if w >= count][:1]
+    assert {settings.window for settings, _ in tried} == set(windows)
+    assert len(tried) == len(windows) * len(grid["theta"]) * len(grid["weight"]) * len(grid["confidence"])
     for point, nats in tried[:: max(1, len(tried) // 6)]:
         reading = read(NeuralCache(StaticReader(MODELS[name]), point), ids, FIRST, block=block)
         assert nats == pytest.approx(reading.nats, rel=1e-5, abs=1e-6), point
