@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.config import pasted, plural
-from backstory.config.formats import MISSING, alone, signed_percent
+from backstory.config import pasted
+from backstory.config.formats import MISSING, alone, quantity, signed_percent
 from backstory.config.options import options_in_words
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.scores import IN_BITS, bounded, format_score
@@ -76,7 +76,7 @@ def _spelled(figures: "EvaluationFigures") -> list[str]:
 def _tokens(figures: "EvaluationFigures") -> str:
     """Return `82,430 words, 5.8% of them written as <unk>`."""
     unknown = figures.unknown_among(figures.tokens).phrase()
-    return f"{figures.tokens:,} {plural(figures.unit, figures.tokens)}{unknown and f', {unknown}'}"
+    return f"{quantity(figures.tokens, figures.unit)}{unknown and f', {unknown}'}"
 
 
 def _lines(figures: "EvaluationFigures") -> str:
@@ -85,7 +85,7 @@ def _lines(figures: "EvaluationFigures") -> str:
         return ""
     empty = figures.empty_lines or 0
     left_out = f" ({empty:,} empty {'one' if empty == 1 else 'ones'} left out)" if empty else ""
-    return f" in {figures.lines:,} {plural('line', figures.lines)}, each by itself{left_out}"
+    return f" in {quantity(figures.lines, 'line')}, each by itself{left_out}"
 
 
 def _proof(figures: "EvaluationFigures") -> list[str]:

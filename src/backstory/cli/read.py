@@ -11,6 +11,7 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
 from backstory.config import UserError, plural
+from backstory.config.formats import quantity
 from backstory.config.options import Precision
 from backstory.config.scores import UnknownShare, advice, bounded
 from backstory.config.strict import between
@@ -111,9 +112,7 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
             return
         if blank.issuperset(line.ids):  # an empty line: its end is scored, and there is nothing to show
             return
-        scores = (
-            f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {bounded(line.perplexity)}"
-        )
+        scores = f"line {line.number}: {quantity(len(tokens), unit)}, perplexity {bounded(line.perplexity)}"
         share = UnknownShare(len(tokens), line.unknown).phrase()
         text = Text(f"{scores}, {bounded(line.running_perplexity)} so far{share and f', {share}'}", style="dim")
         if args.per_token:
@@ -160,7 +159,7 @@ def _summary(opened: "Session") -> str:
         return "nothing was read: standard input held no text"
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
-        f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown and f', {unknown}'}, "
+        f"{quantity(at.lines, 'line')}, {quantity(at.tokens, unit)}{unknown and f', {unknown}'}, "
         f"{opened.reader.name} reader: perplexity {bounded(perplexity(at.nats, at.tokens))} per {unit}"
         + ("" if warning is None else f"\n  unknown     {warning}")
     )

@@ -9,7 +9,7 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
 from backstory.cli.compress import source, title
-from backstory.config import plural
+from backstory.config.formats import quantity
 from backstory.config.scores import format_score
 from backstory.config.terminal import one_line, progress_bar
 
@@ -81,8 +81,8 @@ def describe(verified: "Verification") -> str:
             f", but the last tokens of its {verified.rows:,} rows, which the decoder has before their turn, take "
             f"{verified.uncounted:.0%} more: NOT proved; read it in fewer rows"
         )
-    tokens = f"{verified.tokens:,} {plural(verified.unit, verified.tokens)}"
-    lines = "" if verified.lines is None else f" in {verified.lines:,} {plural('line', verified.lines)}, each by itself"
+    tokens = quantity(verified.tokens, verified.unit)
+    lines = "" if verified.lines is None else f" in {quantity(verified.lines, 'line')}, each by itself"
     after = "" if verified.after is None else f", read after {verified.after}"
     return "\n".join(
         [

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import SpanBufferConfig, UserError, check_name, plural, to_dict
+from backstory.config import SpanBufferConfig, UserError, check_name, to_dict
+from backstory.config.formats import quantity
 from backstory.config.terminal import ProgressCallback
 from backstory.context import fold
 from backstory.data import Split, Vocabulary
@@ -213,7 +214,7 @@ def _about(task: PassageTask, lead: int, all_of_it: bool) -> str:
     if not lead:
         return note
     what = "what its first word may attend to" if all_of_it else "the last of what its first word may attend to"
-    before = f"The passage begins after {lead:,} {plural('word', lead)}, which {'is' if lead == 1 else 'are'} {what}."
+    before = f"The passage begins after {quantity(lead, 'word')}, which {'is' if lead == 1 else 'are'} {what}."
     return f"{before} {note}".rstrip()
 
 

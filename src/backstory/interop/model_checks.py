@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import UserError
-from backstory.config.errors import first_line, out_of_memory, plural
+from backstory.config.errors import first_line, out_of_memory
+from backstory.config.formats import quantity
 from backstory.interop.hf_cache import Layout
 from backstory.interop.hf_model import Finish, HuggingFaceModel, OutputNotCalledError, Way, longest, switch_length
 from backstory.models import LanguageModel
@@ -115,7 +116,7 @@ def check_unused(causal: nn.Module, names: Iterable[str], name: str) -> None:
                 f"{name} has weights for layer {number} of {stack}, and its settings ask for {built} (counted from 0); "
                 "give the config.json that belongs to the weights"
             )
-    count = f"{len(unused):,} {plural('tensor', len(unused))}"
+    count = quantity(len(unused), "tensor")
     warnings.warn(f"{name} has {count} of weights that the model has no place for: {unused[0]}", stacklevel=2)
 
 

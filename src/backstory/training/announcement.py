@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from backstory.config import TextConfig, plural
+from backstory.config.formats import quantity
 from backstory.config.scores import advice
 from backstory.config.terminal import say
 from backstory.data import CORPORA, Dataset, unknown_share
@@ -74,7 +75,7 @@ def _split_advice(dataset: Dataset) -> str | None:
     small = {name: n for name, n in tokens.items() if n < min(FEW_TOKENS, 0.01 * sum(tokens.values()))}
     if dataset.corpus in CORPORA or not small:
         return None
-    sizes = " and ".join(f"the {name} split has {n:,} {plural('token', n)}" for name, n in small.items())
+    sizes = " and ".join(f"the {name} split has {quantity(n, 'token')}" for name, n in small.items())
     return (
         f"{sizes} of {sum(tokens.values()):,}, too few to score a model; to choose the splits yourself, give a folder with the "
         "files train.txt, valid.txt and test.txt"

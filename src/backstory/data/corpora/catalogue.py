@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from itertools import chain, tee
 from pathlib import Path
 
-from backstory.config.errors import UserError, nearest, plural
+from backstory.config.errors import UserError, nearest
+from backstory.config.formats import quantity
 from backstory.config.schema import SPLITS
 from backstory.config.small_file import user_path
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
@@ -256,7 +257,7 @@ def _names(noun: str, skipped: dict[Path, str], folder: Path, why: str = "") -> 
     names = [f"{path.relative_to(folder)} ({kind})" for path, kind in skipped.items()]
     listed, more = ", ".join(names[:NAMED]), len(names) - NAMED
     rest = f" and {more:,} more" if more > 0 else ""
-    return f"left out {len(names):,} {plural(noun, len(names))} of {folder}{why and f' {why}'}: {listed}{rest}"
+    return f"left out {quantity(len(names), noun)} of {folder}{why and f' {why}'}: {listed}{rest}"
 
 
 def _left_out(skipped: Counter[str]) -> str:
@@ -265,7 +266,7 @@ def _left_out(skipped: Counter[str]) -> str:
         return ""
     kinds = ", ".join(f"{kind}: {count:,}" for kind, count in skipped.most_common())
     total = skipped.total()
-    return f"; left out {total:,} {plural('file', total)} without text ({kinds})"
+    return f"; left out {quantity(total, 'file')} without text ({kinds})"
 
 
 def _visible(folder: Path) -> tuple[list[Path], dict[Path, str], dict[Path, str]]:
