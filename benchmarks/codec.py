@@ -22,7 +22,7 @@ The rows of results/benchmark-codec.json:
     python benchmarks/codec.py docs:numpy --bytes 100000 --ppm --runs demo --out ...
     python benchmarks/codec.py ptb.test.txt --bytes 30000 --untrained ptb-small --out ...
 
-where `demo` is the run of `backstory demo`.
+where `demo` is a run of the recipe `demo`.
 """
 
 import argparse

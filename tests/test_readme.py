@@ -100,7 +100,7 @@ def test_the_commands_and_the_python_of_the_readme_run(
     assert len(set(ast.literal_eval(words))) == 5  # which words a model this small puts first differs by machine
     perplexity, passed = figures.split()
     assert float(perplexity) > 1 and passed == "True"
-    assert {"demo", "demo-buffer", "demo-longer", "mine"} == {p.name for p in (home / "runs").iterdir()}
+    assert {"demo", "demo-pointer", "mine"} == {p.name for p in (home / "runs").iterdir()}
 
 
 @pytest.mark.full
@@ -133,49 +133,30 @@ def test_a_demo_goes_on_from_any_training(
         whole(config, out, mode, *rest, **others)
 
     monkeypatch.setattr(train, "run_training", stopped)
-    at = "demo-buffer"
+    at = "demo-pointer"
     assert main.main(["demo"]) == 130
-    assert calls == [("demo", "new"), ("demo-buffer", "new")]
-    # The second training had not begun, so that going on begins it, with the weights of the first.
-    at, before = "demo-longer", calls.copy()
+    assert calls == [("demo", "new"), ("demo-pointer", "new")]
+    # The second training had not begun, so that going on begins it.
     assert main.main(["demo", "--resume"]) == 130
-    assert calls[len(before) :] == [("demo", "resume"), ("demo-buffer", "overwrite"), ("demo-longer", "overwrite")]
+    assert calls[-2:] == [("demo", "resume"), ("demo-pointer", "overwrite")]
     at = ""
     assert main.main(["demo", "--resume"]) == 0
-    assert calls[-3:] == [("demo", "resume"), ("demo-buffer", "resume"), ("demo-longer", "overwrite")]
+    assert calls[-2:] == [("demo", "resume"), ("demo-pointer", "overwrite")]
     assert main.main(["demo", "--resume"]) == 0
-    assert calls[-3:] == [("demo", "resume"), ("demo-buffer", "resume"), ("demo-longer", "resume")]
-    # The buffer's is the gain over what began alike and was trained alike without one.
-    further = [
-        json.loads((home / "runs" / f"demo-{name}" / "result.json").read_text()) for name in ("buffer", "longer")
-    ]
-    settings = [result["provenance"]["config"] for result in further]
-    assert [s["model"].pop("buffer")["kind"] for s in settings] == ["span-buffer", "none"] and settings[0] == settings[
-        1
-    ]
-    begun = [result["provenance"]["init_from"] for result in further]
-    assert begun[0] == begun[1] and begun[0]["run"] == "demo"
-    with_it, without = (
-        json.loads((home / "runs" / f"demo-{name}" / "evaluate-test" / "result.json").read_text())["figures"][
-            "perplexity"
-        ]
-        for name in ("buffer", "longer")
+    assert calls[-2:] == [("demo", "resume"), ("demo-pointer", "resume")]
+    # The pointer's is the gain over the same training without one.
+    runs = [home / "runs" / name for name in ("demo", "demo-pointer")]
+    settings = [json.loads((run / "result.json").read_text())["provenance"]["config"] for run in runs]
+    assert [s["model"].pop("buffer")["kind"] for s in settings] == ["none", "span-buffer"]
+    assert settings[0] == settings[1]
+    without, with_it = (
+        json.loads((run / "evaluate-test" / "result.json").read_text())["figures"]["perplexity"] for run in runs
     )
-    assert f"{100 * (with_it / without - 1):+.1f}% with the buffer" in capsys.readouterr().out
-    # Runs that continue from the model of an earlier demo are trained anew.
-    at = "demo-buffer"
-    assert main.main(["demo", "--overwrite"]) == 130
-    other = dict(json.loads((home / "runs" / "demo" / "result.json").read_text()))
-    other["provenance"]["weights"] = "0" * 64
-    (home / "runs" / "demo" / "result.json").write_text(json.dumps(other))
-    assert main.main(["demo", "--resume"]) == 130
-    assert calls[-2:] == [("demo", "resume"), ("demo-buffer", "overwrite")]
-    # Anything in the way of the later ones is told of before the first is trained.
-    for name in ("demo-longer", "demo-buffer"):
-        shutil.rmtree(home / "runs" / "demo", ignore_errors=True)
-        assert main.main(["demo"]) == 2 and "is not empty" in capsys.readouterr().err
-        shutil.rmtree(home / "runs" / name)
-        assert not (home / "runs" / "demo").exists()
+    assert f"{100 * (with_it / without - 1):+.1f}% with the pointer" in capsys.readouterr().out
+    # Anything in the way of the second is told of before the first is trained.
+    shutil.rmtree(runs[0])
+    assert main.main(["demo"]) == 2 and "is not empty" in capsys.readouterr().err
+    assert not runs[0].exists()
 
 
 def test_a_demo_in_this_folder_has_the_folders_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +171,7 @@ def test_a_demo_in_this_folder_has_the_folders_name(home: Path, monkeypatch: pyt
     for folder, typed in ((home / "here", "."), (home / "here" / "inner", "..")):
         monkeypatch.chdir(folder)
         assert main.main(["demo", "--out", typed]) == 130
-        assert list(map(str, folders[-3:])) == ["here", "here-buffer", "here-longer"]
+        assert list(map(str, folders[-2:])) == ["here", "here-pointer"]
 
 
 def test_the_install_commands_name_what_is_there() -> None:

@@ -11,7 +11,7 @@ import tyro
 
 from backstory.cli import train
 from backstory.cli.command_line import announce, parse
-from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
+from backstory.config import pasted, recipes
 from backstory.config.errors import FolderConflict
 from backstory.config.formats import count, perplexity, signed_percent
 from backstory.config.process import Interrupted, Stopped
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoArguments:
-    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (a few minutes)."""
+    """Train a small LSTM with and without a pointer, add a cache, measure their use of context, and report (3 minutes)."""
 
     out: Path = Path("runs/demo")
-    """The run's folder; the runs that continue from it get the same name with -buffer and -longer."""
+    """The run's folder; the model with a pointer gets the same name with -pointer."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Resume a demo that was stopped."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -57,16 +57,11 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
 
     console, out = make_console(), args.out
     named = out.resolve() if out.name in ("", "..") else out
-    buffered, longer = (named.parent / f"{named.name}-{name}" for name in ("buffer", "longer"))
-    systems = (
-        ("LSTM", out, "static"),
-        ("LSTM + cache", out, "cache"),
-        ("LSTM, as long", longer, "static"),
-        ("LSTM + span buffer", buffered, "static"),
-    )
+    pointer = named.with_name(f"{named.name}-pointer")
+    systems = (("LSTM", out, "static"), ("LSTM + cache", out, "cache"), ("LSTM + pointer", pointer, "static"))
     with _flags_of_its_own():
-        _train(console, mode, out, buffered, longer)
-    console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
+        _train(console, mode, out, pointer)
+    console.rule("[bold]2. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
         tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
     read = []
@@ -78,21 +73,21 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
         print(fitted(_perplexity(name, figures)))
         read.append(figures)
     print(fitted(_gains(read)))
-    console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
+    console.rule("[bold]3. examine[/] how much context each of them uses", align="left")
     examined = []
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress, _flags_of_its_own():
             options = ExamineOptions.of(reader=reader, targets=TARGETS, maximum_context=LONGEST)
             examined.append(examine_run(folder, options, progress=progress).figures)
     print(fitted(_contexts([name for name, _, _ in systems], examined)))
-    console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
+    console.rule("[bold]4. write[/]: how the model continues a prompt", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
         print(text, end="", flush=True)
     print()
-    console.rule("[bold]6. report[/]", align="left")
+    console.rule("[bold]5. report[/]", align="left")
     explain_passage(out, options=ExplainOptions(at=PASSAGE))
     page = out / "report.html"
-    write([out, longer, buffered], page, published=published_examinations())
+    write([out, pointer], page, published=published_examinations())
     print(f"{page} shows it all; open it in a browser.\n\nWhere to look next:")
     for command, purpose in NEXT:
         print(fitted(f"  {command.format(out=pasted(out)):<51}  {purpose}"))
@@ -122,41 +117,19 @@ def _flags_of_its_own() -> Iterator[None]:
         raise FolderConflict(error.problem, "use --overwrite to start again, or another --out") from None
 
 
-def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) -> None:
-    """Train the LSTM, then continue from its weights with a buffer and, as long, without one."""
+def _train(console: Any, mode: "Mode", out: Path, pointer: Path) -> None:
+    """Train the LSTM, and the same one with a pointer."""
     from backstory.runs.run_folder import RunFolder, check_folder
 
-    alone, memory = recipes.load_recipe("demo"), recipes.load_recipe("demo-buffer")
-    # The baseline of a buffer is as many further epochs without it.
-    plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
-    runs: list[tuple[RunConfig, Path, Mode, str]] = []
-    for config, folder, description in (
-        (memory, buffered, "with a buffer of the last 512 words"),
-        (plain, longer, "without one for as long, to see what the buffer adds"),
-    ):
-        # A demo that was stopped before this run had a checkpoint starts it.
-        run_mode: Mode = "overwrite" if mode == "resume" and not RunFolder(folder).resumable else mode
-        check_folder(folder, config, run_mode)  # before minutes go into the first
-        runs.append((config, folder, run_mode, description))
+    alone = recipes.load_recipe("demo")
+    memory = replace(alone, model=replace(alone.model, buffer=recipes.load_recipe("own-text").model.buffer))
+    # A demo that was stopped before the second run had a checkpoint starts it.
+    second: Mode = "overwrite" if mode == "resume" and not RunFolder(pointer).resumable else mode
+    check_folder(pointer, memory, second)  # before a minute goes into the first
     console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
     train.run_training(alone, out, mode)
-    console.rule("[bold]2. train[/] it further", align="left")
-    for config, folder, run_mode, description in runs:
-        print(f"{description}:")
-        if run_mode == "resume" and not _began_with(folder, out):  # but with the model of an earlier demo
-            run_mode = "overwrite"
-        train.run_training(config, folder, run_mode, init_from=None if run_mode == "resume" else out)
-
-
-def _began_with(folder: Path, other: Path) -> bool:
-    """Return True if a run was initialised from the weights that another one has now."""
-    from backstory.results import result_or_none
-    from backstory.runs.run_folder import RunFolder
-    from backstory.storage.run_files import RESULT
-    from backstory.training.resuming import INIT_FROM, first_provenance
-
-    begun, trained = first_provenance(RunFolder(folder)).get(INIT_FROM), result_or_none(other / RESULT)
-    return begun is not None and trained is not None and begun.get("weights") == trained.provenance.weights
+    print("with a pointer to earlier words, from the first step:")
+    train.run_training(memory, pointer, second)
 
 
 def _words_read(figures: "EvaluationFigures") -> str:
@@ -170,10 +143,10 @@ def _perplexity(name: str, figures: "EvaluationFigures") -> str:
 
 
 def _gains(results: Sequence["EvaluationFigures"]) -> str:
-    """Return the gain of each memory over the same model without it, trained as long."""
-    alone, cache, longer, buffer = (figures.perplexity for figures in results)
-    cached, buffered = (signed_percent(100 * (ours / base - 1)) for ours, base in ((cache, alone), (buffer, longer)))
-    return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
+    """Return the gain of each memory over the same LSTM without it, trained as long."""
+    alone, cache, pointer = (figures.perplexity for figures in results)
+    cached, pointed = (signed_percent(100 * (ours / alone - 1)) for ours in (cache, pointer))
+    return f"  perplexity against the LSTM alone, trained as long: {cached} with the cache, {pointed} with the pointer"
 
 
 def _contexts(names: Sequence[str], examinations: Sequence[Any]) -> str:
@@ -202,7 +175,7 @@ NEXT = (
 )
 """Commands to try after the demo, and what they are for."""
 CACHE = "cache:window=500"
-"""About as many words as the buffer holds."""
+"""About as many words as the pointer reaches."""
 CACHE_GRID = ("theta=0.7,1,1.5,2", "weight=0.1,0.2,0.3,0.4")
 PROMPT = "Return a list of"
 PASSAGE = 1000

@@ -44,7 +44,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "explain": {
         "Show how surprising each word is, and what was expected": "explain surprisal runs/demo",
         "Explain words of a text of your own, on a page": "explain surprisal runs/demo --text my.txt --html page.html",
-        "Show which earlier words a span buffer attends to": "explain buffer runs/demo-buffer",
+        "Show which earlier words a span buffer attends to": "explain buffer runs/demo-pointer",
     },
     "explain reading": {
         "Show where a cache gains over the model alone": "explain reading runs/demo --reader cache --against static",
@@ -60,7 +60,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "export": {"Write runs/demo/export, which transformers can load": "export runs/demo"},
     "report": {
-        "Write a page about some runs": "report runs/demo runs/demo-buffer --out report.html",
+        "Write a page about some runs": "report runs/demo runs/demo-pointer --out report.html",
         "Write the tables for a paper": "report runs/demo --out tables.tex",
     },
     "reader statistics": {"Do this once before dynamic evaluation": "reader statistics runs/demo"},
