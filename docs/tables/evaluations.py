@@ -59,7 +59,7 @@ def timed() -> Table:
         trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
         origin = trained.provenance
         assert origin.config is not None and origin.seconds is not None and origin.device is not None
-        extra = [f"read-{name}-{readers}" for readers in ("cache", "stack", "gate")]
+        extra = [f"read-{name}-{readers}" for readers in ("ngram", "cache", "stack", "gate")]
         adapted = (f"{figures_of(file)['perplexity']:.2f}" if files(file) else MISSING for file in extra)
         rows.append(
             (
@@ -73,8 +73,9 @@ def timed() -> Table:
                 *adapted,
             )
         )
-    heads = ("recipe", "pointer", "trained on", "steps", "took", "validation", "test", "test, cache", "test, stack")
-    return headed((*heads, "test, gate"), rows, numbers=(3, 5, 6, 7, 8, 9))
+    tests = ("test", *(f"test, {readers}" for readers in ("n-grams", "cache", "stack", "gate")))
+    heads = ("recipe", "pointer", "trained on", "steps", "took", "validation", *tests)
+    return headed(heads, rows, numbers=(3, *range(5, len(heads))))
 
 
 TIMED = {
@@ -82,9 +83,11 @@ TIMED = {
     "ptb-5min-float32": "ptb-5min without native bfloat16",
     "ptb-15min": "ptb-15min",
     "ptb-15min-float32": "ptb-15min without native bfloat16",
+    "ptb-15min-float32-again": "the same steps again",
     "ptb-15min-alone": "ptb-15min without the pointer",
     "ptb-60min": "ptb-60min",
     "ptb-60min-alone": "ptb-60min as it was without the pointer",
+    "wikitext-2-60min": "wikitext-2-60min",
 }
 """Results of the timed recipes, and their names in tables."""
 
