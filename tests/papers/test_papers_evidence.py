@@ -59,6 +59,12 @@ def test_another_protocol_never_says_no_and_names_how_it_differs(rows: list[Evid
     assert all(row.protocol == "–" for row in rows if row not in measured)
 
 
+def test_a_departure_is_named_once(rows: list[EvidenceRow]) -> None:
+    for row in rows:
+        parts = row.protocol.removeprefix("no: ").split("; ")
+        assert len(parts) == len(set(parts)), row
+
+
 def test_what_was_never_run_says_what_it_costs(rows: list[EvidenceRow]) -> None:
     unmeasured = [row for row in rows if row.ours == "–" and row.protocol == "–"]
     for row in unmeasured:
