@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from protocols import NOT_RECORDED, PARTLY_RECORDED
 from backstory.config import RunConfig, from_dict, to_dict
 from backstory.config.recipes import merged, recipe
 from backstory.config.strict import from_saved
+from backstory.papers.claims import published_gain
 from backstory.papers.paper import paper
 from backstory.papers.plan import fingerprints, runs_of
 from backstory.papers.suite import PlannedExamination, load, names
@@ -132,6 +134,16 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
     of_test = [gain for name, gain in improved.items() if name.endswith("test")]
     said = next(item.published for item in dual.items if "Dynamic evaluation improves" in item.sentence)
     assert said == f"for all 13 models, by {min(of_test):.2f} to {max(of_test):.2f} on the test texts"
+
+
+def test_each_change_of_the_heads_of_a_memory_is_a_claim_in_the_direction_of_the_tables() -> None:
+    suite = load("localized-ntm")
+    gains = {frozenset((c.better.system, c.than.system)): published_gain(suite, c) for c in suite.claims if c.where}
+    names_of = ["dnc-1-1024", "dnc-2-1024", "dnc-4-1024"], [f"enwik8-dnc-{heads}" for heads in (1, 2, 3, 4)]
+    for systems in names_of:
+        for pair in pairwise(systems):
+            gain = gains[frozenset(pair)]
+            assert gain is not None and gain > 0, pair
 
 
 def test_our_numbers_beside_a_statement_are_those_of_the_page_that_it_names() -> None:
