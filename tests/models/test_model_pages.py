@@ -36,7 +36,7 @@ def settings(config: type) -> set[str]:
 @pytest.mark.parametrize("page", [*PAGES, "cache.md", "counting.md", "dynamical.md"])
 def test_a_table_of_equations_names_functions_that_exist(page: str) -> None:
     text = (DOCS / page).read_text("utf-8")
-    table = re.search(r"^\| equation.*\| file: function \|\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    table = re.search(r"^\| equation.*\| file in `src/backstory`: function \|\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert table is not None
     for row in table[1].splitlines():
         places = re.findall(r"`([\w/]+\.py): ([\w.]+)`", row)

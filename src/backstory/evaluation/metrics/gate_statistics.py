@@ -47,7 +47,7 @@ def own_blend(prediction: Prediction) -> Interpolation:
 
 
 class GateStatistics(Metric):
-    """Sums over tokens of the scores of the gate, and of other gates in its place."""
+    """Sums over tokens of the scores of the gate (its PoU, eq. 15), and of other gates in its place."""
 
     name = "policy"
     takes_lines = True
