@@ -82,7 +82,7 @@ class GatedPredictor(nn.Module):
         self.config, self.dropout = config, dropout
         # The name of its parameters in checkpoints and in the hash of the weights.
         self.add_module("second", auxiliary)
-        self.policy = nn.Linear(size, 2, bias=False)
+        self.policy = nn.Linear(size, 2, bias=False)  # W_g
 
     @property
     def auxiliary(self) -> AuxiliaryPredictor:

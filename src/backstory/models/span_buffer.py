@@ -163,11 +163,11 @@ class SpanBuffer(AuxiliaryPredictor):
             if self.points:
                 _make_scaled_identity(self.query.weight, config.theta)  # starts as a neural cache
         else:
-            self.key = nn.Linear(size, attention_size, bias=False)
+            self.key = nn.Linear(size, attention_size, bias=False)  # W_s
             bound = attention_size**-0.5
             self.v = nn.Parameter(torch.empty(attention_size).uniform_(-bound, bound))
         if config.attention == "additive":
-            self.query = nn.Linear(size, attention_size, bias=False)
+            self.query = nn.Linear(size, attention_size, bias=False)  # W_h
         if self.stores_words and not self.points:
             self.value = nn.Linear(embedding_size, size, bias=False)
             if embedding_size == size:

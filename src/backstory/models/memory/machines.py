@@ -192,15 +192,15 @@ class Interface(NamedTuple):
     vector: Tensor
     """(B, M)"""
     write_gate: Tensor
-    """(B, 1)"""
+    """(B, 1): g_w"""
     allocation_gate: Tensor | None
-    """(B, 1)"""
+    """(B, 1): g_a"""
     free_gates: Tensor | None
-    """(B, R, 1)"""
+    """(B, R, 1): f"""
     modes: Tensor | None
-    """(B, R, 3): backward, content, forward."""
+    """(B, R, 3): m, backward, content, forward."""
     sharpness: Tensor | None
-    """(B, R, 2): backward, forward."""
+    """(B, R, 2): rho, backward, forward."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class NeuralComputer(Machine):
         write, usage = content[:, 0], None
         if parts.allocation_gate is not None:
             assert state.usage is not None and retention is not None
-            # u = (u + w - u o w) o psi; w = g (a allocation + (1 - a) content)
+            # u_t = (u_{t-1} + w_{t-1} - u_{t-1} w_{t-1}) psi, w_t = g_w (g_a a + (1 - g_a) CA); psi is the retention.
             # No gradient through w, as in DeepMind's code; the published equations have it.
             written_before = state.write_weights.detach()
             usage = (state.usage + written_before * (1 - state.usage)) * retention
