@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoArguments:
-    """Train a small LSTM with and without a pointer, add a cache, measure their use of context, and report (3 minutes)."""
+    """Train a small LSTM with and without a pointer and a cache, measure their use of context, and report (a few minutes)."""
 
     out: Path = Path("runs/demo")
     """The run's folder; the model with a pointer gets the same name with -pointer."""
