@@ -16,7 +16,6 @@ from backstory.config import (
     RunConfig,
     SpanBufferConfig,
     TrainingConfig,
-    UserError,
 )
 from backstory.models import build_model, choose_precision, flatten
 from backstory.training.gradients import LOSS, NORM, Accumulated, Eager
@@ -35,11 +34,14 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("answers_only", [False, True], ids=["all tokens", "answers"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("parts", [2, 3, 9])
-def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts: int) -> None:
+def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts: int, answers_only: bool) -> None:
     torch.manual_seed(0)
-    config = RunConfig(model=replace(MODELS[name], embedding=EmbeddingConfig(size=6, dropout=0.0)))
+    training = TrainingConfig(accumulate=parts, answer_loss_only=answers_only)
+    training.check()
+    config = RunConfig(model=replace(MODELS[name], embedding=EmbeddingConfig(size=6, dropout=0.0)), training=training)
     model = build_model(config.model, TYPES)
     eager = Eager(
         model,
@@ -51,9 +53,11 @@ def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts
     state = model.start(ROWS)
     for _ in range(2):  # the second segment goes on from a state
         text = torch.randint(TYPES, (ROWS, 8))
-        figures, after = eager(text, state)
+        # A row without any answer, and others with different numbers of them.
+        answers = torch.rand(ROWS, 7) < torch.linspace(0, 1, ROWS)[:, None] if answers_only else None
+        figures, after = eager(text, state, answers)
         whole = [p.grad.clone() for p in eager.parameters if p.grad is not None]
-        in_parts, after_parts = Accumulated(eager, parts)(text, state)
+        in_parts, after_parts = Accumulated(eager, parts)(text, state, answers)
         assert in_parts.keys() == figures.keys() >= {LOSS, NORM}
         for key, value in figures.items():
             assert in_parts[key].item() == pytest.approx(value.item(), rel=1e-5), key
@@ -64,8 +68,3 @@ def test_parts_of_a_batch_give_its_figures_gradients_and_states(name: str, parts
         for key, value in flatten(after).items():
             torch.testing.assert_close(flatten(after_parts)[key], value, rtol=1e-5, atol=1e-7)
         state = after
-
-
-def test_answers_alone_are_not_accumulated() -> None:
-    with pytest.raises(UserError, match=r"training\.accumulate .* set accumulate to 1"):
-        TrainingConfig(answer_loss_only=True, accumulate=2).check()

@@ -225,11 +225,6 @@ class TrainingConfig:
                 f"training.minutes {self.minutes:g} and training.steps {self.steps} cannot be combined; set one of them "
                 "to none (a resumed run has the settings it began with)"
             )
-        if self.answer_loss_only and self.accumulate > 1:
-            raise UserError(
-                "training.accumulate adds the gradients of rows that count alike, and with training.answer_loss_only some rows "
-                "have more answers than others; set accumulate to 1 and lower batch_size"
-            )
         if self.optimizer == "sgd":
             return
         if self.finetune_epochs:
