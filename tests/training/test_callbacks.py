@@ -9,7 +9,8 @@ import pytest
 import torch
 from runs import events, outcome, with_training
 
-from backstory.config import RunConfig, UserError
+from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError
+from backstory.data import prepare, rows
 from backstory.results.training_record import EpochRecord
 from backstory.training import train
 from backstory.training.callbacks import TrainingStep
@@ -64,6 +65,22 @@ def test_callbacks_are_told_of_every_step_and_epoch_and_change_nothing(
     assert mean == pytest.approx(logged[0]["train_nats"])
     with pytest.raises(dataclasses.FrozenInstanceError):
         watching.steps[0].nats = 0.0  # type: ignore[misc]
+
+
+def test_steps_that_train_on_answers_alone_count_these(config: RunConfig, tmp_path: Path) -> None:
+    text = TextConfig("copy", algorithm=AlgorithmConfig(bits=2, longest=3, documents=15, held_out=2))
+    config = with_training(
+        dataclasses.replace(config, text=text), answer_loss_only=True, epochs=1, batch_size=1, segment=3
+    )
+    watching = Watching()
+    train(config, tmp_path / "run", callbacks=[watching])
+    (epoch,), steps = watching.epochs, watching.steps
+    dataset = prepare(config.text)
+    targets = rows(dataset.answer_mask(dataset.epoch(1)), config.training.batch_size)[:, 1:]
+    assert sum(step.tokens for step in steps) == targets.sum()
+    assert any(step.tokens == step.nats == 0 for step in steps)  # a segment without an answer
+    mean = sum(step.nats * step.tokens for step in steps) / sum(step.tokens for step in steps)
+    assert mean == pytest.approx(epoch.train_nats)
 
 
 @pytest.mark.parametrize("when", [3, "epoch"])

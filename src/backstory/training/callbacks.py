@@ -1,6 +1,6 @@
 """Callbacks of a training: a user's functions that receive facts about each step and epoch, and cannot change them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from backstory.config import UserError
 from backstory.config.arguments import described
 from backstory.config.errors import shown
 from backstory.results.training_record import EpochRecord
+from backstory.training.objectives import ANSWER_SHARE
+from backstory.training.progress import Progress
 
 METHODS = ("on_step", "on_epoch")
 
@@ -24,11 +26,11 @@ class TrainingStep:
     epoch: int
     """The epoch it is in, from 1."""
     nats: float
-    """Mean negative log-likelihood per token, with dropout."""
+    """Mean negative log-likelihood per token that it trained on, with dropout; 0 if there is none."""
     learning_rate: float
     """The learning rate of this step; it is scaled with the length of the segment."""
     tokens: int
-    """Tokens that it trained on."""
+    """Tokens that it trained on: with `training.answer_loss_only` those of answers."""
 
 
 class Callbacks:
@@ -45,18 +47,20 @@ class Callbacks:
         self._on_epoch = [bound for one in callbacks for bound in _bound(one, "on_epoch")]
         self._devices = [device] if device is not None and device.type == "cuda" else []
 
-    def step(self, folder: Path, step: int, epoch: int, nats: float, learning_rate: float, tokens: int) -> None:
-        """Call `on_step` of each object that has it."""
-        if self._on_step:
-            self._call(self._on_step, TrainingStep(step, epoch, nats, learning_rate, tokens), folder, step)
-
-    def epoch(self, folder: Path, epoch: EpochRecord, step: int) -> None:
-        """Call each function, and `on_epoch` of each object that has it."""
-        self._call(self._on_epoch, epoch, folder, step)
-
-    def _call(
-        self, functions: Sequence[tuple[str, Callable[[Any], object]]], fact: Any, folder: Path, step: int
+    def step(
+        self, folder: Path, progress: Progress, figures: Mapping[str, float], learning_rate: float, tokens: int
     ) -> None:
+        """Call `on_step` of each object that has it; `figures` are means over all `tokens` of the step."""
+        share = figures.get(ANSWER_SHARE, 1.0)
+        nats = figures["nats"] / (share or 1.0)
+        step = TrainingStep(progress.step, progress.epoch, nats, learning_rate, round(tokens * share))
+        self._call(self._on_step, step, folder)
+
+    def epoch(self, folder: Path, epoch: EpochRecord) -> None:
+        """Call each function, and `on_epoch` of each object that has it."""
+        self._call(self._on_epoch, epoch, folder)
+
+    def _call(self, functions: Sequence[tuple[str, Callable[[Any], object]]], fact: Any, folder: Path) -> None:
         for name, function in functions:
             if self.error is not None:
                 return
@@ -65,7 +69,7 @@ class Callbacks:
                     function(fact)
             except Exception as error:
                 self.error = UserError(
-                    f"the callback {name} failed after step {step:,} ({type(error).__name__}: {shown(str(error))}); "
+                    f"the callback {name} failed after step {fact.step:,} ({type(error).__name__}: {shown(str(error))}); "
                     f"{folder} is stopped and saved: correct the callback, and go on with mode='resume'"
                 )
                 self.error.__cause__ = error

@@ -169,7 +169,7 @@ class Trainer:
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, CLOCK.seconds() - began)
-        self.callbacks.step(self.folder.path, progress.step, progress.epoch, figures["nats"], rate, tokens)
+        self.callbacks.step(self.folder.path, progress, figures, rate, tokens)
         display.advance(stages.position(progress, settings), tokens)
         if self.is_unplanned:
             self._plan(display)
@@ -286,7 +286,7 @@ class Trainer:
         )
         log.write("epoch", **epoch.to_dict())
         display.epoch(epoch)
-        self.callbacks.epoch(self.folder.path, epoch, progress.step)
+        self.callbacks.epoch(self.folder.path, epoch)
         stages.end_epoch(progress, settings, nats, best)
         if self.average is None and stages.averaging_due(progress, settings):
             self.average = WeightAverage(self.parameters)
