@@ -20,7 +20,7 @@ from backstory.config import (
     SpanBufferConfig,
     UserError,
 )
-from backstory.models import ComposedModel, Interpolation, detach
+from backstory.models import ComposedModel, Interpolation, detach, map_state
 from backstory.models.kernels.span_attention import additive_scores
 from backstory.models.prediction import Pointer
 from backstory.models.span_buffer import SpanBuffer
@@ -118,6 +118,23 @@ def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
         prediction, state = model(piece, detach(state))
         actual.append(prediction.log_probs().exp())
     torch.testing.assert_close(torch.cat(actual, 1), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ["additive", "linear", "bilinear"])
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_a_saved_state_goes_on_to_the_same_bits(attention: Any, steps: int) -> None:
+    torch.manual_seed(0)
+    buffer = SpanBuffer(SpanBufferConfig(size=2, span=1, vectors="end", ends="present", attention=attention), 9, 6)
+    embedding, state = torch.randn(TYPES, 6), buffer.start(4)
+    for _ in range(6):
+        hidden, tokens, outcomes = torch.randn(4, steps, 9), torch.randint(TYPES, (4, steps)), []
+        for before in (state, map_state(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), state)):
+            output = buffer(hidden, tokens, embedding, before)
+            assert output.vectors is not None
+            gradients = torch.autograd.grad(output.vectors.square().sum(), list(buffer.parameters()))
+            outcomes.append((output.vectors, *gradients))
+        assert all(map(torch.equal, *outcomes))
+        state = detach(output.state)
 
 
 @settings(max_examples=several(12, 60), deadline=None)

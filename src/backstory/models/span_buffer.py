@@ -260,7 +260,8 @@ class SpanBuffer(AuxiliaryPredictor):
                 vectors = self.value(F.embedding(span_words, embedding))
                 values = vectors[:, : reach - back], vectors[:, reach - back :]
             words = words[:, time:]
-        states = torch.cat([state.states, hidden], 1)[:, time:]
+        # Of the layout that a saved state has, too: products round by the layout.
+        states = torch.cat([state.states[:, time:], hidden[:, max(0, time - reach) :]], 1)
         after = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
         return Memory(keys, values, present, starts, span_words), after
 
