@@ -116,11 +116,13 @@ class _Recording:
 def build_gradient(eager: Eager, device: torch.device, config: RunConfig) -> Gradient:
     """Return the gradient for the settings: in parts, replayed on a GPU, or else eager.
 
-    The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold.
+    The number of words in a sampled softmax differs from step to step, which no CUDA graph can hold. Ranks add up their
+    gradients eagerly.
     """
     if (parts := config.training.accumulate) > 1:
         return Accumulated(eager, parts)
-    return Recorded(eager) if device.type == "cuda" and not config.model.head.sampled else eager
+    fixed = not config.model.head.sampled and not isinstance(eager.model, DistributedDataParallel)
+    return Recorded(eager) if device.type == "cuda" and fixed else eager
 
 
 class Recorded:

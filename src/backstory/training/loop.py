@@ -23,25 +23,9 @@ from backstory.results.training_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import DamagedCheckpoint
-from backstory.training import stages
+from backstory.training import checkpointing, stages
 from backstory.training.batches import EpochBatches
 from backstory.training.callbacks import Callbacks
-from backstory.training.checkpointing import (
-    START_AGAIN,
-    SavedRun,
-    check_files,
-    drop_last,
-    keep_best,
-    pack,
-    pack_rank,
-    rank_suffix,
-    read_best,
-    unpack_average,
-    unpack_optimizer,
-    unpack_random,
-    write_best,
-    write_last,
-)
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, build_gradient
 from backstory.training.objectives import build_objective
@@ -225,12 +209,11 @@ class Trainer:
     def _build_gradient(self, model: nn.Module) -> Gradient:
         """Return what computes the gradients of a stage; `model` averages them over the ranks if there are several."""
         eager = Eager(model, self.parameters, self.objective, self.precision, self.config.training.clip)
-        if self.ranks.world == 1:
-            return build_gradient(eager, self.device, self.config)
-        gradient = build_gradient(eager, self.device, self.config) if self.config.training.accumulate > 1 else eager
-        # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
-        # a resumed run adds up in the order of one that was never interrupted.
-        self._try(gradient, 1)
+        gradient = build_gradient(eager, self.device, self.config)
+        if self.ranks.world > 1:
+            # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so
+            # that a resumed run adds up in the order of one that was never interrupted.
+            self._try(gradient, 1)
         return gradient
 
     def _try(self, gradient: Gradient, length: int) -> None:
@@ -250,7 +233,7 @@ class Trainer:
         once.
         """
         remedy = "Start again with --overwrite and a smaller --training.learning-rate"
-        if self.ranks.first and drop_last(self.folder, self.progress.step):
+        if self.ranks.first and checkpointing.drop_last(self.folder, self.progress.step):
             remedy = (
                 "The last good checkpoint is whole: go on with --resume, --accept config, "
                 "a smaller --training.learning-rate"
@@ -336,11 +319,10 @@ class Trainer:
     def _begin_finetuning(self) -> None:
         """Continue with averaged SGD from the best weights, from the first step on (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
-        problem = (
-            f"fine-tuning has no weights to begin from: put them back in {self.folder.checkpoints}, or {START_AGAIN}"
-        )
+        remedy = f"put them back in {self.folder.checkpoints}, or {checkpointing.START_AGAIN}"
+        problem = f"fine-tuning has no weights to begin from: {remedy}"
         try:
-            load_weights(self.model, read_best(self.folder, self.progress.best_epoch).tensors["weights"])
+            load_weights(self.model, checkpointing.read_best(self.folder, self.progress.best_epoch).tensors["weights"])
         except DamagedCheckpoint as error:
             raise error.as_user_error(problem) from None
         except ValueError as error:
@@ -364,14 +346,15 @@ class Trainer:
         if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
             raise self._breakdown(f"step {self.progress.step}: the update left weights that are not finite")
         self.saved_at = time.monotonic()
-        rank_tensors = self.ranks.gather(pack_rank(self.state, self.device))
+        rank_tensors = self.ranks.gather(checkpointing.pack_rank(self.state, self.device))
         if not self.ranks.first:
             return
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
         settings, corpus = to_dict(self.config), self.dataset.fingerprint
-        saved = SavedRun(self.progress, settings, corpus, self.ranks.world, torch.get_num_threads())
-        write_last(self.folder, pack(self.model, self.optimizer, self.average, rank_tensors), saved)
+        saved = checkpointing.SavedRun(self.progress, settings, corpus, self.ranks.world, torch.get_num_threads())
+        tensors = checkpointing.pack(self.model, self.optimizer, self.average, rank_tensors)
+        checkpointing.write_last(self.folder, tensors, saved)
         self.drop_other_best()
         self.saved_at = time.monotonic()
 
@@ -380,31 +363,31 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         model = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": model, "vocabulary": self.dataset.vocabulary.to_json()}
-        write_best(self.folder, self.progress.epoch, weights(self.model), documents)
+        checkpointing.write_best(self.folder, self.progress.epoch, weights(self.model), documents)
 
     def drop_other_best(self) -> None:
         """Keep only the best weights that the saved progress names."""
         if self.progress.best_epoch:
-            keep_best(self.folder, self.progress.best_epoch)
+            checkpointing.keep_best(self.folder, self.progress.best_epoch)
 
     def restore(self, progress: Progress, tensors: dict[str, dict[str, Tensor]], same_settings: bool = True) -> None:
         """Restore a checkpoint, and go on to fine-tuning or the end if the settings (accepted ones) now say so.
 
         `same_settings`: it was saved with these settings. Raises ValueError if it does not fit this model.
         """
-        check_files(tensors, progress.averaged is not None, self.ranks.world)
+        checkpointing.check_files(tensors, progress.averaged is not None, self.ranks.world)
         if progress.segment and progress.epoch_sums.keys() != set(self.objective.figures):
             raise ValueError(f"it sums {', '.join(sorted(progress.epoch_sums))}")
         self.progress = progress
         load_weights(self.model, tensors["weights"])
-        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], progress.step, same_settings)
+        checkpointing.unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], progress.step, same_settings)
         count = progress.averaged
-        self.average = None if count is None else unpack_average(self.model, tensors["average"], count)
+        self.average = None if count is None else checkpointing.unpack_average(self.model, tensors["average"], count)
         if not same_settings and not progress.finetuning:
             self._average_as_accepted()
-        suffix = rank_suffix(self.ranks.rank)
+        suffix = checkpointing.rank_suffix(self.ranks.rank)
         self.state = to(clone(unflatten(self._start(), tensors[f"state{suffix}"])), self.device)
-        unpack_random(tensors[f"random{suffix}"], self.device)
+        checkpointing.unpack_random(tensors[f"random{suffix}"], self.device)
         self._apply_stage()
         self._advance_stage()
 
