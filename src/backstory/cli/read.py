@@ -13,7 +13,7 @@ from backstory.cli.command_line import JsonOutput, ModelArguments, announce, par
 from backstory.config import UserError, plural
 from backstory.config.formats import quantity
 from backstory.config.options import Precision
-from backstory.config.scores import UnknownShare, advice, bounded
+from backstory.config.scores import UnknownShare, advice, bounded, perplexity
 from backstory.config.strict import between
 from backstory.config.terminal import cell, failure, make_console, printable_json
 
@@ -152,15 +152,13 @@ def _style(nats: float) -> str:
 
 
 def _summary(opened: "Session") -> str:
-    from backstory.evaluation.session import perplexity
-
     at, unit = opened.state, opened.vocabulary.tokenizer.unit
     if not at.tokens:
         return "nothing was read: standard input held no text"
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
         f"{quantity(at.lines, 'line')}, {quantity(at.tokens, unit)}{unknown and f', {unknown}'}, "
-        f"{opened.reader.name} reader: perplexity {bounded(perplexity(at.nats, at.tokens))} per {unit}"
+        f"{opened.reader.name} reader: perplexity {bounded(perplexity(at.nats / at.tokens))} per {unit}"
         + ("" if warning is None else f"\n  unknown     {warning}")
     )
 

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 
 from backstory.config import TextConfig, UserError
-from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.errors import NoDisk, refused
 from backstory.config.options import SAVE_EVERY, LoadOptions
-from backstory.config.scores import UnknownShare
+from backstory.config.scores import UnknownShare, perplexity
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import decoded, stream_lines
 from backstory.data.tokenizers.built_in import END
@@ -87,11 +86,12 @@ class Line:
 
     @property
     def perplexity(self) -> float:
-        return perplexity(sum(self.nats), len(self.nats))
+        """Perplexity per token; 1 of a line without any."""
+        return perplexity(sum(self.nats) / max(1, len(self.nats)))
 
     @property
     def running_perplexity(self) -> float:
-        return perplexity(self.all_nats, self.all_tokens)
+        return perplexity(self.all_nats / max(1, self.all_tokens))
 
 
 class Session:
@@ -280,11 +280,6 @@ def _encoded(
     if isinstance(vocabulary.tokenizer, Pieces):
         return (marked for line in lines for marked in vocabulary.encode_marked([line]))
     return vocabulary.encode_marked(lines)
-
-
-def perplexity(nats: float, tokens: int) -> float:
-    """Return exp of the mean; 1 if there is no token."""
-    return measures.perplexity(nats / tokens) if tokens else 1.0
 
 
 @checked(save_every=0)
