@@ -208,7 +208,6 @@ class GroupRecord(Record, Generic[C]):
 class TruncationGroup(GroupRecord[TruncationEffect]):
     """A part of the targets of `truncate`."""
 
-    conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
     effective_context: ContextRecord
     """As below, for these targets only."""
 
@@ -306,10 +305,6 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     def faults(self) -> Iterator[tuple[str, str]]:
         yield from self.unknown_faults(self.targets)
 
-    def conditions_with(self, **parameters: object) -> list[C]:
-        """Return the conditions that have these parameters, in their order."""
-        return conditions_with(self.conditions, **parameters)
-
     def groups_by(self, split: str) -> dict[str, GroupRecord[C]]:
         """Return the groups of one split of the targets by name; empty without this split."""
         return {group.group: group for group in self.groups if group.by == split}
@@ -319,7 +314,6 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
 class TruncationFigures(ExaminationFigures[TruncationEffect]):
     """The experiment `truncate`."""
 
-    conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
     groups: tuple[TruncationGroup, ...] = ()
     effective_context: ThresholdContext
     """The effective context, [below](#truncate)."""
@@ -377,8 +371,6 @@ def _tried(conditions: Sequence[TruncationEffect]) -> list[Tried]:
 class PicturedFigures(ExaminationFigures[PicturedEffect]):
     """An experiment that describes its own picture."""
 
-    conditions: Annotated[tuple[PicturedEffect, ...], NOT_EMPTY]
-    groups: tuple[GroupRecord[PicturedEffect], ...] = ()
     picture: PictureRecord
     """Its picture."""
 

@@ -187,8 +187,13 @@ _WORDS: dict[Any, str] = {bool: "true or false", str: "text", Mapping: "an objec
 
 @cache
 def _field_types(record: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """Return the type of each field of a record; `arguments` replace the type variables of a generic one."""
+    """Return the type of each field of a record; `arguments` replace the type variables of a generic one.
+
+    Where it names those of a generic base itself, these do.
+    """
     hints = typing.get_type_hints(record, include_extras=True)
+    for base in getattr(record, "__orig_bases__", ()):  # as in `class TruncationGroup(GroupRecord[TruncationEffect])`
+        arguments = arguments or typing.get_args(base)
     return {name: h[arguments] if arguments and getattr(h, "__parameters__", ()) else h for name, h in hints.items()}
 
 

@@ -12,7 +12,7 @@ from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
 from backstory.reports.svg import LARGEST, Plot, added_loss, bounded, curve, labels, level, log_axis, perplexity_axis
 from backstory.results import TruncationFigures
-from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures
+from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, conditions_with
 from backstory.results.published_values import Published
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _order(
     sentence: sentences.Sentence,
     published: Published | None,
 ) -> Panel | None:
-    changed = {name: result.figures.conditions_with(span=span) for name, result in examined.results.items()}
+    changed = {name: conditions_with(result.figures.conditions, span=span) for name, result in examined.results.items()}
     used = [examined.results[name] for name in sentences.CHANGES if changed.get(name)]
     if not used:
         return None
@@ -237,7 +237,9 @@ def dropped(examined: Examinations, published: Published | None) -> Panel | None
     boundaries = sorted({boundary_of(c) for c in f.conditions})
     for kind in ("content", "function"):
         for control in (False, True):
-            conditions = {boundary_of(c): c for c in reversed(f.conditions_with(words=kind, control=control))}
+            conditions = {
+                boundary_of(c): c for c in reversed(conditions_with(f.conditions, words=kind, control=control))
+            }
             bars.append((f"at random, for {kind}" if control else f"{kind} words", [*map(conditions.get, boundaries)]))
             names.append([f"drop-{kind}-{b}" + ("-control" if control else "") for b in boundaries])
     return _barred(examined, bars, names, published, title="Content and function words dropped", note="",

@@ -14,7 +14,14 @@ from backstory.reports.sections.figures_section import unknown_cell
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
-from backstory.results.examination_record import CACHE, EXPERIMENTS, TRUNCATE, EffectRecord, PicturedFigures
+from backstory.results.examination_record import (
+    CACHE,
+    EXPERIMENTS,
+    TRUNCATE,
+    EffectRecord,
+    PicturedFigures,
+    conditions_with,
+)
 from backstory.results.published_values import Published
 
 PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
@@ -61,8 +68,8 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
         described = [sentences.frequency] if f.groups_by("frequency") else []
         described += [sentences.speech] if f.groups_by("tag") else []
     elif f.experiment in sentences.CHANGES:
-        described = [sentences.local_order] if f.conditions_with(span="local") else []
-        described += [sentences.global_order] if f.conditions_with(span="global") else []
+        described = [sentences.local_order] if conditions_with(f.conditions, span="local") else []
+        described += [sentences.global_order] if conditions_with(f.conditions, span="global") else []
     else:
         described = [_SENTENCES[f.experiment]]
     printed = published_context(examined.corpus, published).strip() if f.experiment == TRUNCATE else ""

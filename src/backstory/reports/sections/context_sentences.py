@@ -238,7 +238,7 @@ def _order(examined: Examinations, span: str, changed: str, printed: str) -> Con
     costs = []
     for experiment, change in CHANGES.items():
         result = examined.results.get(experiment)
-        if conditions := result.figures.conditions_with(span=span) if result else []:
+        if conditions := conditions_with(result.figures.conditions, span=span) if result else []:
             costs.append(f"{change} {_by_boundary(conditions)}")
     return ContextFinding(f"Perplexity when {changed}: {', '.join(costs)}", printed)
 
@@ -284,7 +284,7 @@ def dropped(examined: Examinations, published: Published | None) -> ContextFindi
     nearest = min(map(boundary_of, result.figures.conditions))
     costs = []
     for words in ("content", "function"):
-        pair = {c.control: c for c in result.figures.conditions_with(words=words, boundary=nearest)}  # type: ignore[attr-defined]
+        pair = {c.control: c for c in conditions_with(result.figures.conditions, words=words, boundary=nearest)}  # type: ignore[attr-defined]
         if False in pair:
             costs.append(f"{words} words {raised(pair[False])}, as many at random {raised(pair.get(True))}")
     names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
