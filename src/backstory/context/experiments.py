@@ -44,7 +44,7 @@ def split_at(context: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray
 @checked(keep=1)
 @dataclass(frozen=True)
 class Truncate:
-    """Keep the `keep` tokens nearest to the target."""
+    """Keep the `keep` tokens nearest to the target (eq. 1)."""
 
     keep: int
 
@@ -56,7 +56,7 @@ class Truncate:
 @checked(boundary=0, span=0)
 @dataclass(frozen=True)
 class Permute:
-    """Reorder tokens farther than `boundary`: the nearest `span` of them, or all if `span` is None."""
+    """Reorder tokens farther than `boundary`: the nearest `span` of them, or all if `span` is None (eq. 2)."""
 
     order: Callable[[int, np.random.Generator], np.ndarray]
     """Returns a permutation of a number of tokens: for each place the position that its token comes from."""
@@ -85,7 +85,7 @@ def reversed_order(count: int, random: np.random.Generator) -> np.ndarray:
 @checked(boundary=0)
 @dataclass(frozen=True, eq=False)
 class ReplaceFar:
-    """Replace the tokens farther than `boundary` by a random contiguous piece of another text, of the same length."""
+    """Replace the tokens farther than `boundary` by a random contiguous piece of another text, as long (section 5.1)."""
 
     boundary: int
     text: np.ndarray
@@ -103,7 +103,7 @@ class ReplaceFar:
 @checked(boundary=0)
 @dataclass(frozen=True)
 class Drop:
-    """Drop the words of a kind that are farther than `boundary`; nothing takes their place.
+    """Drop the words of a kind that are farther than `boundary`; nothing takes their place (eq. 3).
 
     The control drops as many random words there.
     """
@@ -125,7 +125,7 @@ class Drop:
 
 @diagnosed()
 def drop_target(context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
-    """Drop the target wherever it occurs. If nothing else is in the context, one token stays: no context is empty."""
+    """Drop the target wherever it occurs (eq. 4). If nothing else is in the context, one token stays: no context is empty."""
     left = context[context != target]
     return left if len(left) else context[-1:]
 
@@ -133,7 +133,7 @@ def drop_target(context: np.ndarray, target: int, tags: Tags, random: np.random.
 @checked()
 @dataclass(frozen=True)
 class ReplaceTarget:
-    """Replace the target wherever it occurs by one other word."""
+    """Replace the target wherever it occurs by one other word (section 6.1)."""
 
     choices: Callable[[int], np.ndarray]
     """Returns the words (k,) that may replace a target, with equal probability. With none, the context stays unchanged."""

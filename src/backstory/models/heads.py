@@ -23,7 +23,7 @@ from backstory.models.state import check_vectors
 
 
 class Dual(nn.Module):
-    """A layer of D units over a word's vector, of size E, and the core's output, of size H."""
+    """A layer of D units over a word's vector, of size E, and the core's output, of size H: d_t of eq. 6."""
 
     weight_de: nn.Parameter | None
 

@@ -1,7 +1,7 @@
 """Statistics of training gradients, weight by weight: root mean square, and the diagonal Fisher information.
 
 RMS = sqrt(mean over minibatches of g^2) (Krause et al. 2018); F is the precision of the weights' posterior in elastic weight
-consolidation (Kirkpatrick et al. 2017).
+consolidation (Kirkpatrick et al. 2017; appendix A of Wolf et al. 2018).
 """
 
 from collections.abc import Callable

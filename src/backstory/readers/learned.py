@@ -1,7 +1,8 @@
-"""A language model with dynamic weights: dynamic evaluation whose gates a meta-learner g sets, weight by weight (eqs. 2, 3).
+"""A language model with dynamic weights (Wolf et al. 2018, eqs. 2 and 3): dynamic evaluation whose gates a meta-learner g sets.
 
-theta_t = f theta_{t-1} - i grad + z theta_0, elementwise, as delta <- (1 - r) delta - i grad with f = 1 - r, z = r (tied).
-The gates are those of dynamic evaluation times exp(c), c = 3 tanh(o / 3); the output o of an untrained g is 0.
+Each weight has gates of its own: theta_t = f theta_{t-1} - i grad + z theta_0, elementwise, as delta <- (1 - r) delta - i
+grad with f = 1 - r, z = r (tied). The paper prints + i grad. The gates are those of dynamic evaluation times exp(c), c = 3
+tanh(o / 3); the output o of an untrained g is 0.
 """
 
 import math

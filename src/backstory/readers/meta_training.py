@@ -1,9 +1,10 @@
 """Trains the meta-learner: its updates are unrolled over many segments, and the adjoint of the displacement runs back.
 
-With the features of g detached the adjoint is elementwise, A_{t-1} = (1 - r_t) A_t + grad_t / K, where grad_t is the gradient
-that the update itself used: no second backward pass through the language model, and any subset of the weights has an exact
-gradient of its own. So only every n-th weight is followed, times n, another subset in every stream: unbiased over them, and
-small. The updates of the last K are looked back on with the gates that g sets now.
+L_meta of Wolf et al. 2018 (section 3, appendix B) is the sum of the losses of all segments; here it is the mean of the last
+K. With the features of g detached the adjoint is elementwise, A_{t-1} = (1 - r_t) A_t + grad_t / K, where grad_t is the
+gradient that the update itself used: no second backward pass through the language model, and any subset of the weights has an
+exact gradient of its own. So only every n-th weight is followed, times n, another subset in every stream: unbiased over them,
+and small. The updates of the last K are looked back on with the gates that g sets now.
 """
 
 from collections import deque

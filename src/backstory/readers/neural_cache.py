@@ -1,4 +1,4 @@
-"""Neural cache (Grave et al. 2017): words that recently followed similar states become more likely.
+"""Neural cache (Grave et al. 2017; Khandelwal et al. 2018, eq. 5): words that recently followed similar states are more likely.
 
     P_cache(w | h_t) ~ sum_i [w_i = w] exp(theta h_i . h_t)        over the last `window` pairs (h_i, w_i), i < t
     P(w) = (1 - lambda) P_inner(w) + lambda P_cache(w)

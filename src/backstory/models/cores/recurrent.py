@@ -2,9 +2,9 @@
 
 AWD-LSTM (Merity et al. 2018) has weight drop on the recurrent weights, and locked dropout between the layers. The regularized
 LSTM of Zaremba et al. (2014) has only dropout between the layers, drawn for each token. In the Mogrifier (Melis, Kocisky and
-Blunsom 2020), input and state gate each other in rounds before every cell: e^i = 2 sigmoid(Q^i h^{i-1} + b^i) e^{i-2} in odd
-rounds, h^i = 2 sigmoid(R^i e^{i-1} + b^i) h^{i-2} in even ones, from e^{-1} = e_t and h^0 = h_{t-1}. The results of the last
-two rounds enter the cell of an LSTM.
+Blunsom 2020; as Oliva and Lago-Fernandez 2021 write it, eqs. 19 to 21), input and state gate each other in rounds before every
+cell: e^i = 2 sigmoid(Q^i h^{i-1} + b^i) e^{i-2} in odd rounds, h^i = 2 sigmoid(R^i e^{i-1} + b^i) h^{i-2} in even ones, from
+e^{-1} = e_t and h^0 = h_{t-1}. The results of the last two rounds enter the cell of an LSTM.
 """
 
 from collections.abc import Sequence

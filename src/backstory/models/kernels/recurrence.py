@@ -1,7 +1,7 @@
 """An LSTM layer and a Mogrifier layer over a segment, each as one operation.
 
-i, f, o = sigmoid(.), g = tanh(.), c = f c + i g, h = o tanh(c); the Mogrifier has the rounds of its paper's equations before
-every cell.
+i, f, o = sigmoid(.), g = tanh(.), c = f c + i g, h = o tanh(c) (Oliva and Lago-Fernandez 2021, eqs. 8 to 13, where g is z); the
+Mogrifier has rounds before every cell (eqs. 19 to 21; `models/cores/recurrent.py` has them).
 """
 
 import math
