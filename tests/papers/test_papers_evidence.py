@@ -97,12 +97,20 @@ def test_what_is_said_of_the_tables_of_papers_is_what_they_print() -> None:
         reductions += [valid, dynamic[0], test, dynamic[1]]
     said = next(item.published for item in buffers.items if "5.53/5.68" in item.sentence)
     assert re.findall(r"\d\.\d\d", said) == reductions
-    plain = [
-        dual.values[f"ptb-{module}-test"].value - dual.values[f"ptb-dual-{module}-test"].value
+    by_module = [
+        dual.values[f"{corpus}-{module}-{column}"].value - dual.values[f"{corpus}-dual-{module}-{column}"].value
+        for corpus in ("ptb", "wikitext-2")
+        for column in ("test", "test-dynamic")
         for module in ("lstm", "dlstm", "mdlstm")
     ]
     said = next(item.published for item in dual.items if "more complex" in item.sentence)
-    assert said.startswith("gains of {:.2f}, {:.2f} and {:.2f} for LSTM, ".format(*plain))
+    assert re.findall(r"-?\d+\.\d\d", said) == [f"{gain:.2f}" for gain in by_module]
+    searched = next(item.published for item in dual.items if "searched for the connection" in item.sentence)
+    assert re.findall(r"\d+\.\d\d", searched) == [
+        f"{dual.values[f'ptb-{model}-{column}'].value:.2f}"
+        for model in ("dual-mdlstm", "tuned-dual-mdlstm")
+        for column in ("test", "test-dynamic")
+    ]
     tuned = next(item.published for item in dual.items if "tuned model" in item.sentence)
     lowest = [paper(name).values[f"ptb-{system}-test-dynamic"].value for name, system in (
         ("dual", "tuned-dual-mdlstm"), ("dual", "mogrifier"), ("span-buffer", "mos-ps-at-snb"))]  # fmt: skip
