@@ -263,7 +263,7 @@ class _Evidence:
         costs = [cost for one in measures if one.decides or one.key in shown for cost in one.costs]
         counted = bool(costs) and all(cost.experiment == CACHE for cost in costs)  # on every token, as in the paper
         departures += [check.protocol] if check.protocol and not counted else []
-        departures += [record.protocol] if record.protocol else []
+        departures += [text for text in (finding.protocol, record.protocol) if text]
         if self.runs.paper.tagger and any(map(depends_on_tags, costs)):
             departures += other_tags(self.runs.paper.tagger, runs)
         verdict = record.verdict

@@ -312,6 +312,22 @@ def test_findings_name_the_departures_of_both_systems_and_of_the_tags(rows: list
     assert not any(part in item for item in by_tagger for part in untagged)
 
 
+def test_findings_name_the_departures_of_what_they_are_tested_on(rows: list[EvidenceRow]) -> None:
+    departures = {
+        "drop-function": "punctuation are neither content nor function words",
+        "replace-target-similar": "drawn from the ten nearest in frequency",
+        "without-cache": "theta and lambda of the cache",
+    }
+    findings = paper("context").findings.values()
+    for condition, words in departures.items():
+        tested = {
+            f.sentence for f in findings if any(c.condition.startswith(condition) for m in f.measures for c in m.costs)
+        }
+        items = [r for r in rows if r.protocol != "–" and any(r.item.endswith(f": {sentence}") for sentence in tested)]
+        assert items and all(words in row.protocol for row in items), words
+        assert not any(words in row.protocol for row in rows if row not in items), words
+
+
 def test_a_run_of_a_suite_records_the_source_of_its_tags() -> None:
     result = result_at(RESULTS / "examine-demo.json")
     for tagger in (None, "gold (pos/penn/valid.txt)"):

@@ -244,7 +244,8 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
     assert str(sentences.cached(found, BESIDE)) == (
         "Perplexity without the cache +10.5%, by where a word occurred before: near +22.1%, far +35.0%, not in its window "
         "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, "
-        "section 6.2, figure 7 (ptb): near +22%, far +28%; it harms about 36% of the words, those not in its window."
+        "section 6.2, figure 7 (ptb): near +22%, far +28%; it hurts about 36% of the words, those that cannot "
+        "be copied from context."
     )
     assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in str(
         sentences.speech(found, BESIDE)

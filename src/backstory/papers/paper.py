@@ -91,8 +91,10 @@ class FindingEntry:
     """Measures that take the place of `measures` for a result that lacks one that decides."""
     fallback_protocol: str = ""
     """Departure of the fallback from the paper's protocol."""
+    protocol: str = ""
+    """Departure of what it is tested on from the paper's protocol."""
     measures_of: str = ""
-    """Another finding, whose measures it shares."""
+    """Another finding, whose measures and departures it shares."""
     about: str = ""
     """Name of a printed number of tokens."""
     paired: bool = False
@@ -247,6 +249,8 @@ class Finding:
     """Measures that take their place for a result that lacks one that decides."""
     fallback_protocol: str = ""
     """Departure of the fallback from the paper's protocol."""
+    protocol: str = ""
+    """Departure of both from the paper's protocol."""
     about: float | None = None
     """Tokens: it holds if the effective context is between half and twice of this."""
     paired: bool = False
@@ -370,6 +374,7 @@ def _finding(entry: FindingEntry, measured: FindingEntry, values: Mapping[str, P
         _measures(measured.measures),
         _measures(measured.fallback),
         measured.fallback_protocol,
+        measured.protocol,
         about,
         entry.paired,
         names,

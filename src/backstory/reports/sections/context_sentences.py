@@ -181,7 +181,7 @@ def frequency(examined: Examinations, published: Published | None) -> ContextFin
 def speech(examined: Examinations, published: Published | None) -> ContextFinding:
     """Describe figure 1d: how much context words of each part of speech need."""
     groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
-    printed = "determiners {} tokens, nouns and verbs more than any other"
+    printed = "nouns and verbs depend on distant context, determiners on the nearest {} tokens"
     return ContextFinding(_joined(_beyond(examined, groups), _tagged(examined.results[TRUNCATE])),
                    _printed(published, "figure 1d", examined.corpus, ["effective-context-DT"], printed))  # fmt: skip
 
@@ -342,7 +342,7 @@ def cached(examined: Examinations, published: Published | None) -> ContextFindin
     if isinstance(condition, CacheEffect) and condition.hurt is not None:
         harmed = f"it harms {percent(100 * condition.hurt)} of the words"
     names = ["without-cache-near", "without-cache-far", "outside-window"]
-    text = "near +{}%, far +{}%; it harms about {}% of the words, those not in its window"
+    text = "near +{}%, far +{}%; it hurts about {}% of the words, those that cannot be copied from context"
     where = f", by where a word occurred before: {by_class}" if by_class else ""
     older = "" if by_class else "by where a word occurred before: examine again"
     printed = _printed(published, "section 6.2, figure 7", examined.corpus, names, text)
