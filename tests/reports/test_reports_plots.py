@@ -128,6 +128,26 @@ def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("most", [0.011, 0.013, 0.015, 0.017, 0.02, 0.04, 0.4])
+def test_the_mark_of_a_short_context_and_the_dashed_line_keep_their_labels_apart(
+    run: Any, made: Any, most: float
+) -> None:
+    effects = {5: 0.001, 20: most, 100: 0.0}
+    conditions = [{"context": context, "nats": 4.7 + effect, "perplexity": math.exp(4.7 + effect), "effect": effect,
+                   "low": effect, "high": effect, "effect_percent": 100 * math.expm1(effect)}
+                  for context, effect in effects.items()]  # fmt: skip
+    effective = {"context": 5, "low": 5, "high": 5, "threshold_percent": 1.0, "more_context_hurts": False}
+    shown = examination(run, made, conditions=conditions, effective_context=effective, maximum_context=100)
+    plot = context_curves([("demo", shown)])
+    assert plot
+    for width in (svg.WIDE, svg.NARROW, svg.PAPER):
+        with svg.style():
+            figure = plot.draw(width)
+            figure.draw_without_rendering()
+            labels = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
+        assert labels.keys() == {"1%", "5"} and not labels["1%"].overlaps(labels["5"])
+
+
 def test_a_short_context_that_costs_less_is_told_as_lower(run: Any, made: Any) -> None:
     found = examination(run, made)
     first, *rest = found.figures.conditions

@@ -80,21 +80,24 @@ def context_curves(
         figure, axes = svg.blank(width)
         for index, f in enumerate(all_figures):
             curve(axes, f.conditions, "context", index)
-            _context_mark(axes, f, index, alone=len(examinations) == 1, shaded=len(examinations) <= MOST_SHADED)
+            _context_mark(axes, f, index, shaded=len(examinations) <= MOST_SHADED)
         threshold = all_figures[0].effective_context.threshold_percent
         axes.axhline(0, color=svg.INK, linewidth=0.6)
-        level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
+        dashed = math.log1p(threshold / 100)
+        level(axes, dashed, f"{threshold:g}%")
         unit = counted_in(all_figures)
         log_axis(axes, f"context ({unit}s)", added_loss(unit), (1, 2, 5))
-        if len(examinations) > 1:
+        if len(examinations) == 1:
+            _number_the_mark(axes, all_figures[0], dashed)
+        else:
             labels(figure, [_context_label(name, result.figures) for name, result in examinations])
         return figure
 
     return svg.plot(draw, prefix, "How much context is used", context_caption(examinations, published))
 
 
-def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: bool, shaded: bool) -> None:
-    """Draw a vertical line at the effective context. A single curve gets the number too; the interval is optional."""
+def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, shaded: bool) -> None:
+    """Draw a vertical line at the effective context, and shade its interval where few curves are drawn."""
     colour, effective = svg.series(index)["color"], figures.effective_context
     if effective.context is None:
         return
@@ -103,9 +106,16 @@ def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: b
         right = figures.maximum_context if high is None else high
         axes.axvspan(low or effective.context, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
     axes.axvline(effective.context, color=colour, linewidth=1, zorder=1)
-    if alone:
-        axes.annotate(_context_number(figures), (effective.context, 0.62), xytext=(4, 0), va="center",
-                      xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
+
+
+def _number_the_mark(axes: "Axes", figures: TruncationFigures, dashed: float) -> None:
+    """Write the effective context beside its line, away from the label of the dashed line at the height `dashed`."""
+    context, (low, high) = figures.effective_context.context, axes.get_ylim()
+    if context is None:
+        return
+    height = 0.62 if abs((dashed - low) / (high - low) - 0.62) > 0.15 else 0.3
+    axes.annotate(_context_number(figures), (context, height), xytext=(4, 0), va="center",
+                  xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
 
 
 def _context_label(name: str, figures: TruncationFigures) -> str:
