@@ -388,6 +388,13 @@ def test_tokens_are_shown_with_their_surprisal(read: Callable, tokenized_run: Ru
     assert out.splitlines()[0].split()[::2] == ["a", r"'\n'"]
 
 
+def test_byte_level_pieces_are_shown_as_their_text(read: Callable, tokenized_run: Runs) -> None:
+    _, out, _ = read("\nann ö\n", "--per-token", run=tokenized_run("pieces"))
+    shown, score, _ = out.splitlines()  # the empty line prints nothing
+    signs = shown.split()[::2]
+    assert "".join(signs) == r"ann␣\xc3\xb6¶" and score.startswith("line 2: ")
+
+
 def test_nothing_to_read_is_nothing_read(read: Callable, tmp_path: Path) -> None:
     code, out, err = read("", "--session", str(tmp_path / "s"))
     assert (code, out) == (0, "nothing was read: standard input held no text\n")

@@ -91,11 +91,10 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
     """Return a function that prints a scored line."""
     from rich.text import Text
 
-    from backstory.data.tokenizers.built_in import END
+    from backstory.explanations.explained_text import shown, text_of
 
     vocabulary = opened.vocabulary
     unit, unknown, noted, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
-    blank = {i for i, word in enumerate(vocabulary.words) if word == END or not word.strip()}
 
     def show(line: "Line") -> None:
         nonlocal noted, warned
@@ -110,14 +109,16 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
             record = _record(line) | ({"each": tokens} if args.per_token else {})
             print(printable_json(json.dumps(record)), flush=True)
             return
-        if blank.issuperset(line.ids):  # an empty line: its end is scored, and there is nothing to show
-            return
+        if not any(text_of(vocabulary, i).strip() for i in line.ids):
+            return  # an empty line: its end is scored, and there is nothing to show
         scores = f"line {line.number}: {quantity(len(tokens), unit)}, perplexity {bounded(line.perplexity)}"
         share = UnknownShare(len(tokens), line.unknown).phrase()
         text = Text(f"{scores}, {bounded(line.running_perplexity)} so far{share and f', {share}'}", style="dim")
         if args.per_token:
+            words = [shown(vocabulary, i) if unit == "piece" else vocabulary.words[i] for i in line.ids]
+            scored = zip(words, line.nats, strict=True)
             text = Text.assemble(
-                *((f"{_visible(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text
+                *((f"{_visible(word)} {nats:.2f}  ", _style(nats)) for word, nats in scored), "\n", text
             )
         console.print(text)
         console.file.flush()

@@ -227,13 +227,21 @@ class Explanation:
     """Record of the kind of explanation."""
 
 
+def text_of(vocabulary: Vocabulary, token: int) -> str:
+    """Return the text that a token stands for: a line break for `<eos>`, ` the` for the piece `Ġthe`."""
+    text, tokenizer = vocabulary.words[token], vocabulary.tokenizer
+    if text == END:
+        return "\n"
+    return tokenizer.shown(text) if isinstance(tokenizer, Pieces) else text
+
+
 def shown(vocabulary: Vocabulary, token: int) -> str:
     """Return a token as it is shown: line ends, white space in a piece, and white space alone are visible signs."""
-    text, tokenizer = vocabulary.words[token], vocabulary.tokenizer
-    if text in (END, "\n"):
+    text = text_of(vocabulary, token)
+    if text == "\n":
         return MARK
-    if isinstance(tokenizer, Pieces):
-        return tokenizer.shown(text).replace("\n", MARK).replace(" ", BLANK)
+    if isinstance(vocabulary.tokenizer, Pieces):
+        return text.replace("\n", MARK).replace(" ", BLANK)
     return BLANK if text.isspace() else text
 
 

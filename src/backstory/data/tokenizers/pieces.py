@@ -28,6 +28,16 @@ _LONGEST = 1_000_000
 """Characters encoded at once; part of the definition, since how a piece is cut may depend on its neighbours."""
 
 
+def _byte_characters() -> dict[str, int]:
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTES = _byte_characters()
+"""The byte that each character of a byte-level piece stands for, as in GPT-2: `Ġ` is a space."""
+
+
 @dataclass(frozen=True)
 class Pieces:
     """A Hugging Face tokenizer: the path it came from, and the text of its tokenizer.json.
@@ -84,12 +94,11 @@ class Pieces:
 
         Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
         """
-        byte_level = any(s.get("type") == "ByteLevel" for s in _steps(self.settings.get("pre_tokenizer")))
         harmless = (
             s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁"
             for s in _steps(self.settings.get("normalizer"))
         )
-        return (byte_level or bool(self.settings["model"].get("byte_fallback"))) and all(harmless)
+        return (self._byte_level or bool(self.settings["model"].get("byte_fallback"))) and all(harmless)
 
     def split(self, text: str) -> list[str]:
         """Return the pieces of a text."""
@@ -112,10 +121,19 @@ class Pieces:
         return self.decode([i for i in ids if i is not None])
 
     def shown(self, piece: str) -> str:
-        """Return the text that a piece stands for inside a text, ` the` for `Ġthe`; the piece itself for half a character."""
+        """Return the text that a piece stands for inside a text, ` the` for `Ġthe`; half a character as bytes, `\\xc3`."""
         base = "" if self._letter is None else self.join([self._letter])
         text = self.join([piece] if self._letter is None else [self._letter, piece])
-        return text.removeprefix(base) if text.startswith(base) and text != base and "\ufffd" not in text else piece
+        if text.startswith(base) and text != base and "\ufffd" not in text:
+            return text.removeprefix(base)
+        if self._byte_level and all(letter in BYTES for letter in piece):
+            return bytes(BYTES[letter] for letter in piece).decode(errors="backslashreplace")
+        return piece
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        """True if each character of a piece stands for a byte of the text (`BYTES`)."""
+        return any(s.get("type") == "ByteLevel" for s in _steps(self.settings.get("pre_tokenizer")))
 
     @cached_property
     def _letter(self) -> str | None:
