@@ -180,7 +180,7 @@ CACHE_GRID = ("theta=0.7,1,1.5,2", "weight=0.1,0.2,0.3,0.4")
 PROMPT = "Return a list of"
 PASSAGE = 1000
 """First token of the passage in the report, in the test text."""
-TARGETS = 400
+TARGETS = 300
 """Enough targets for useful intervals, but not more time than the training."""
 LONGEST = 500
 """Words of the longest context: as many as the memories hold. With 1,000, twice as many would be read."""
