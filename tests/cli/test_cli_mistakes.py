@@ -104,6 +104,7 @@ MISTAKES = [
     (f"{TRAIN} --resu", r"no flag --resu \(did you mean '--resume'\?\)"),
     (f"{TRAIN} --no-resume", r"no flag --no-resume \(did you mean '--resume'\?\)"),
     (f"{TRAIN} -x", r"there is no flag -x"),
+    (f"{EVALUATE} --targets 5", r"no flag --targets here, but `examine` has it; " + HELP.format("evaluate")),
     (f"{EVALUATE} --jso", r"no flag --jso \(did you mean '--json'\?\); " + HELP.format("evaluate")),
     (f"{EVALUATE} --spl test", r"no flag --spl \(did you mean '--split'\?\)"),
     (f"{EXAMINE} --max 5", r"there is no flag --max"),

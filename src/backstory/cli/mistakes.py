@@ -67,7 +67,7 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
             if verb == "read" and name in ("--text", "--corpus"):
                 return f"there is no flag {name}; it reads standard input: `{_usage(verb, known)} < FILE`"
             same = next((flag for flag in ELSEWHERE.get(name, ()) if flag in flags), None)
-            hint = f" (did you mean '{same}'?)" if same else nearest_flag(name, flags)
+            hint = f" (did you mean '{same}'?)" if same else _other_commands(name) or nearest_flag(name, flags)
             return f"there is no flag {name}{hint}; `backstory {verb} --help-all` lists them"
         values = [value] if attached else _values(flags[name], rest)
         if problem := _mistake(name, flags[name], values):
@@ -75,6 +75,20 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
                 problem += f"; one that begins with a hyphen is given as {name}={shlex.quote(rest[0])}"
             return problem
     return _misplaced([s for s in known if s.positional], positional, verb)
+
+
+def _other_commands(name: str) -> str:
+    """Return ` here, but `examine` has it` for a flag of one or two other commands, or an empty string."""
+    from backstory.cli.completion import COMMANDS  # imports every command
+
+    having = [
+        f"`{command}`"
+        for command, (kind, default) in COMMANDS.items()
+        if any(name in setting.flags() for setting in settings(kind, default) if not setting.positional)
+    ]
+    if not 1 <= len(having) <= 2:
+        return ""
+    return f" here, but {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
 
 
 def _usage(verb: str, known: Iterable[Setting]) -> str:
