@@ -672,7 +672,7 @@ def test_what_does_not_go_together(
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
         capsys, "examine", name, "--corpus", text, "--maximum-context", "1000"
     )
-    assert "no context can have 300; use --context 64, or less where contexts are counted in words" in mistake(
+    assert "no context can have 300; use --context 64, or leave it out for a length that fits the words" in mistake(
         capsys, "examine", name, "--corpus", text, "--experiment", "shuffle", "--context", "300"
     )
     assert "the start token among them; use --maximum-context 63" in mistake(

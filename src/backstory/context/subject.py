@@ -312,7 +312,7 @@ def _check_window(name: str, limit: int | None, options: ExamineOptions) -> None
         before = ", the start token among them" if options.start_token else ""
         raise UserError(
             f"{name} reads at most {limit:,} tokens, so no context can have {longest:,}{before}; use {flag} "
-            f"{limit - options.start_token}, or less where contexts are counted in words of several tokens"
+            f"{limit - options.start_token}, or leave it out for a length that fits the words of the text"
         )
 
 
