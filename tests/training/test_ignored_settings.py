@@ -56,7 +56,7 @@ from backstory.data import Dataset, check_synthetic, prepare
 from backstory.models import build_model, choose_precision
 from backstory.runs.run import weights
 from backstory.runs.run_folder import RunFolder
-from backstory.training import loop
+from backstory.training import checkpointing, loop
 from backstory.training.loop import Trainer
 from backstory.training.word_vectors import initialise_from_counts
 
@@ -247,7 +247,7 @@ def rehearse(config: RunConfig, corpus: Path, other: list[Any] | None = None) ->
         precision = choose_precision(config.training.precision, CPU)
         trainer = Rehearsal(config, data, RunFolder(corpus), model, CPU, precision)
         best = lambda *_: SimpleNamespace(tensors={"weights": trainer.best})  # noqa: E731
-        patched.setattr(loop, "read_best", best)
+        patched.setattr(checkpointing, "read_best", best)
         trainer.other = other
         trainer.note(data.splits["train"].ids.tobytes())
         trainer.train(MagicMock(), MagicMock(), StopRequest(lambda: None))
