@@ -1,4 +1,4 @@
-"""The demo for real: three minutes on two idle cores."""
+"""The demo for real: a few minutes on two idle cores."""
 
 import json
 import shutil
@@ -78,6 +78,18 @@ def test_an_interrupted_demo_says_how_to_go_on(
 def test_advice_names_flags_of_the_demo(error: UserError, told: str) -> None:
     with pytest.raises(UserError, match=f"^{told}$"), demo._flags_of_its_own():
         raise error
+
+
+def test_a_demo_in_the_root_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+
+    def trained(console: object, mode: str, *paths: Path) -> None:
+        folders.extend(paths)
+        raise UserError("/ is not empty")
+
+    monkeypatch.setattr(demo, "_train", trained)
+    assert main(["demo", "--out", "/"]) == 2
+    assert folders == [Path("/"), Path("/-pointer")]
 
 
 def test_the_commands_after_the_demo_fit_a_usual_terminal() -> None:

@@ -57,7 +57,7 @@ def _run(args: DemoArguments, mode: "Mode") -> None:
 
     console, out = make_console(), args.out
     named = out.resolve() if out.name in ("", "..") else out
-    pointer = named.with_name(f"{named.name}-pointer")
+    pointer = named.parent / f"{named.name}-pointer"
     systems = (("LSTM", out, "static"), ("LSTM + cache", out, "cache"), ("LSTM + pointer", pointer, "static"))
     with _flags_of_its_own():
         _train(console, mode, out, pointer)
