@@ -15,7 +15,7 @@ from backstory.codec.range_coder import AdaptiveBits, Coder
 from backstory.config import UserError
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.built_in import BEGIN, END, Tokenizer
-from backstory.data.tokenizers.pieces import Pieces, parts
+from backstory.data.tokenizers.pieces import Pieces, bytes_of, parts
 from backstory.data.tokenizers.vocabulary import lowered
 
 ESCAPED = -1
@@ -221,15 +221,5 @@ def _whole_pieces(vocabulary: Vocabulary, tokenizer: Pieces) -> list[bytes]:
             bytes([int(match[1], 16)]) if match else _bytes(word.replace("▁", " "))
             for word, match in zip(vocabulary.words, matches, strict=True)
         ]
-    alphabet = _byte_alphabet()
-    return [
-        bytes(map(alphabet.__getitem__, word)) if all(character in alphabet for character in word) else _bytes(word)
-        for word in vocabulary.words
-    ]
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character of byte-level pieces stands for (GPT-2): itself, or the next free one from 256 on."""
-    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    spelled = ((word, bytes_of(word)) for word in vocabulary.words)
+    return [_bytes(word) if own is None else own for word, own in spelled]

@@ -12,7 +12,7 @@ from backstory.config.arguments import described
 from backstory.config.errors import shown
 from backstory.results.training_record import EpochRecord
 from backstory.training.objectives import ANSWER_SHARE
-from backstory.training.progress import Progress
+from backstory.training.progress import Progress, means
 
 METHODS = ("on_step", "on_epoch")
 
@@ -51,10 +51,11 @@ class Callbacks:
         self, folder: Path, progress: Progress, figures: Mapping[str, float], learning_rate: float, tokens: int
     ) -> None:
         """Call `on_step` of each object that has it; `figures` are means over all `tokens` of the step."""
-        share = figures.get(ANSWER_SHARE, 1.0)
-        nats = figures["nats"] / (share or 1.0)
-        step = TrainingStep(progress.step, progress.epoch, nats, learning_rate, round(tokens * share))
-        self._call(self._on_step, step, folder)
+        if not self._on_step:
+            return
+        trained = round(tokens * figures.get(ANSWER_SHARE, 1.0))
+        nats = means(figures, 1)["nats"]
+        self._call(self._on_step, TrainingStep(progress.step, progress.epoch, nats, learning_rate, trained), folder)
 
     def epoch(self, folder: Path, epoch: EpochRecord) -> None:
         """Call each function, and `on_epoch` of each object that has it."""

@@ -1,5 +1,6 @@
 """Progress of a training: its position and every plain number that it needs to continue, saved with each checkpoint."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -106,11 +107,11 @@ class Progress:
 
     def epoch_means(self) -> dict[str, float]:
         """Return the objective's figures since the start of the epoch, by name."""
-        return _means(self.epoch_sums, self.epoch_tokens)
+        return means(self.epoch_sums, self.epoch_tokens)
 
     def window_means(self) -> dict[str, float]:
         """Return the objective's figures since the last line of the log, by name."""
-        return _means(self.window_sums, self.window_tokens)
+        return means(self.window_sums, self.window_tokens)
 
     def begin_epoch(self) -> None:
         """Start the sums of an epoch."""
@@ -122,7 +123,7 @@ class Progress:
         self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
 
 
-def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:
+def means(sums: Mapping[str, float], tokens: int) -> dict[str, float]:
     """Return means per token; if only answers are trained on, per answer token, except for the share of answers."""
     counted = sums.get(ANSWER_SHARE, tokens) or 1.0
     return {name: total / (tokens if name == ANSWER_SHARE else counted) for name, total in sums.items()}

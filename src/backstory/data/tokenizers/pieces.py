@@ -38,6 +38,11 @@ BYTES = _byte_characters()
 """The byte that each character of a byte-level piece stands for, as in GPT-2: `Ġ` is a space."""
 
 
+def bytes_of(piece: str) -> bytes | None:
+    """Return the bytes that a byte-level piece stands for; None for a special token, which no bytes make up."""
+    return bytes(map(BYTES.__getitem__, piece)) if all(letter in BYTES for letter in piece) else None
+
+
 @dataclass(frozen=True)
 class Pieces:
     """A Hugging Face tokenizer: the path it came from, and the text of its tokenizer.json.
@@ -126,9 +131,8 @@ class Pieces:
         text = self.join([piece] if self._letter is None else [self._letter, piece])
         if text.startswith(base) and text != base and "\ufffd" not in text:
             return text.removeprefix(base)
-        if self._byte_level and all(letter in BYTES for letter in piece):
-            return bytes(BYTES[letter] for letter in piece).decode(errors="backslashreplace")
-        return piece
+        own = bytes_of(piece) if self._byte_level else None
+        return piece if own is None else own.decode(errors="backslashreplace")
 
     @cached_property
     def _byte_level(self) -> bool:
