@@ -15,12 +15,12 @@ from figures import write
 
 from backstory.config.options import EvalOptions
 from backstory.config.readers import DynamicSettings
-from backstory.config.scores import perplexity
 from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.reading_loop import read
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import load_statistics
 from backstory.storage.run_files import SAVED
+from backstory.utils.scores import perplexity
 
 DECAYS = (0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 

@@ -5,7 +5,7 @@
 The walk counts each function or method of ours that is called up to `depth` calls below the top-level function (1: the
 functions that it calls directly), up to the model's first prediction, on a small LSTM run that the script trains.
 Generated methods (of dataclasses) and comprehensions do not count, nor do the checks of arguments
-(`backstory.config.arguments`), which call the function itself. Rooms are the subpackages of these functions. `climbs`
+(`backstory.utils.arguments`), which call the function itself. Rooms are the subpackages of these functions. `climbs`
 are calls, at any depth, into the module of a core or part that the model does not have. The limits are 25 calls at
 depth 1, and no climb.
 """
@@ -24,7 +24,7 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig
 from backstory.models import ComposedModel
 
 PACKAGE = Path(backstory.__file__).parent
-SKIPPED = ("config/arguments.py",)
+SKIPPED = ("utils/arguments.py",)
 OTHER_PARTS = ("external_memory", "trellis", "transformer", "span_buffer", "auxiliary", "memory")
 """Modules under `models` of parts that the LSTM run does not have."""
 

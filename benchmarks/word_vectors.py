@@ -16,8 +16,8 @@ from typing import Any
 from figures import write
 
 import backstory as bs
-from backstory.config.terminal import make_console
 from backstory.training import train
+from backstory.utils.terminal import make_console
 
 ROWS = (("random", 0.1), ("random", 0.2), ("ppmi", 0.1), ("ppmi", 0.2), ("ppmi", 0.4))
 """Values of `initialisation` and `initial`."""

@@ -25,7 +25,6 @@ from planned_systems import PAPERS, PlannedSystem, not_run, planned_systems
 from protocols import depends_on_tags, other_tags
 
 from backstory.config import RunConfig
-from backstory.config.formats import MISSING
 from backstory.papers.claims import AUDIT_FAILED, published_gain
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, context_cost
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_finding, examines
@@ -36,6 +35,7 @@ from backstory.results import EvaluationFigures, TruncationFigures, result_or_no
 from backstory.results.examination_record import CACHE
 from backstory.results.reproduction_record import ClaimRecord, FindingRecord, SystemRecord
 from backstory.results.suite_run_record import MeasuredRecord, RunRecord
+from backstory.utils.formats import MISSING
 
 
 @dataclass(frozen=True)

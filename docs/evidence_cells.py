@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from backstory.config.formats import MISSING, percent, signed_percent
 from backstory.papers.claims import OPPOSITE, YES
 from backstory.papers.paper import PublishedValue
 from backstory.results.reproduction_record import ClaimRecord, MeasureRecord
+from backstory.utils.formats import MISSING, percent, signed_percent
 
 CLOSE = 0.02
 """A score matches the paper's if it is within this share of it."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from planned_systems import PlannedSystem, planned_systems, suite_of, suite_runs
 from protocols import NOT_RECORDED, differences, length, size
 
-from backstory.config import RunConfig, UserError, plural
+from backstory.config import RunConfig
 from backstory.config.strict import from_saved
 from backstory.papers.paper import Paper, paper
 from backstory.papers.plan import fingerprints
@@ -17,6 +17,7 @@ from backstory.papers.suite_jobs import DONE
 from backstory.papers.suite_result import protocol_of, protocols
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures
 from backstory.results.reproduction_record import ProtocolRecord
+from backstory.utils.errors import UserError, plural
 
 SCALES: tuple[Scale, ...] = ("small", "full")
 

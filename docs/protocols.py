@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from backstory.config import plural
-from backstory.config.formats import model_size
 from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data.tags import GOLD
@@ -11,6 +9,8 @@ from backstory.papers.paper import Cost
 from backstory.papers.suite import Scale
 from backstory.results.reproduction_record import ProtocolRecord
 from backstory.results.suite_run_record import RunRecord
+from backstory.utils.errors import plural
+from backstory.utils.formats import model_size
 
 NOT_RECORDED = "how it was trained is not recorded"
 PARTLY_RECORDED = "weight decay, decay of the rate, clipping, averaging, AR and TAR not recorded"

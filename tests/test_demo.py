@@ -12,9 +12,9 @@ import pytest
 
 from backstory.cli import demo
 from backstory.cli.main import main
-from backstory.config import RunConfig, UserError, to_yaml
-from backstory.config.errors import FolderConflict
-from backstory.config.process import Stopped
+from backstory.config import RunConfig, to_yaml
+from backstory.utils.errors import FolderConflict, UserError
+from backstory.utils.process import Stopped
 
 
 def figures(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Imports point one way, from `config` at the bottom to `cli` on top, and what needs no torch does not import it."""
+"""Imports point one way, from `utils` at the bottom to `cli` on top, and what needs no torch does not import it."""
 
 import ast
 import json
@@ -13,9 +13,10 @@ import pytest
 import backstory
 
 PACKAGE = Path(backstory.__file__).parent
-BELOW: dict[str, set[str]] = {"config": set()}
+BELOW: dict[str, set[str]] = {"utils": set()}
 """The rooms that each room may import."""
-BELOW["storage"] = {"config"}
+BELOW["config"] = {"utils"}
+BELOW["storage"] = {"config", *BELOW["config"]}
 BELOW["data"] = {"storage", *BELOW["storage"]}
 BELOW["models"] = {"data", *BELOW["data"]}
 BELOW["runs"] = {"models", *BELOW["models"]}
@@ -23,14 +24,14 @@ BELOW["readers"] = {"runs", *BELOW["runs"]}
 BELOW["codec"] = {"readers", *BELOW["readers"]}
 BELOW["evaluation"] = {"codec", "results", *BELOW["codec"]}
 BELOW["training"] = {"evaluation", "jobs", *BELOW["evaluation"]}
-BELOW["results"] = {"config", "storage"}
+BELOW["results"] = {"storage", *BELOW["storage"]}
 BELOW["reports"] = {"results", *BELOW["results"]}
-BELOW["jobs"] = {"config", "storage"}
+BELOW["jobs"] = {"storage", *BELOW["storage"]}
 BELOW["context"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["interop"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["tuning"] = {"reports", "training", "jobs", *BELOW["training"]}
 BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
-BELOW["api_errors"] = {"config"}
+BELOW["api_errors"] = {"config", "utils"}
 BELOW["api_arguments"] = {"api_errors", "context", "interop", *BELOW["context"], *BELOW["interop"]}
 BELOW["plugins"] = set(BELOW) - {"api_arguments", "api_errors"}
 BELOW["papers"] = set(BELOW)
@@ -38,7 +39,7 @@ BELOW["api_analysis"] = set(BELOW)
 BELOW["api"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = {"api", "api_analysis", "config", "plugins", "results"}
+BELOW["__init__"] = {"api", "api_analysis", "config", "plugins", "results", "utils"}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -112,7 +113,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
     assert rooms_of({"backstory.models.x", "torch.nn", "backstory.cli.main"}) == {"models", "cli"}
 
 
-@pytest.mark.parametrize("name", ["config", "data", "results", "reports"])
+@pytest.mark.parametrize("name", ["utils", "config", "data", "results", "reports"])
 def test_rooms_without_torch_do_not_mention_it(name: str) -> None:
     modules = {m for path in SOURCES if room(path) == name for m in imports_of(path)}
     assert modules

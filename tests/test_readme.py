@@ -22,9 +22,9 @@ from tables import papers, sources, speeds
 
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
-from backstory.config.process import Stopped
 from backstory.context.examination_table import table as examination_table
 from backstory.runs.run_folder import Mode
+from backstory.utils.process import Stopped
 
 ROOT = Path(__file__).parent.parent
 README, GUIDE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/guide.md"))

@@ -5,8 +5,8 @@ from typing import Any
 
 from tables.sources import headed, measured
 
-from backstory.config.formats import MISSING
 from backstory.reports import Table
+from backstory.utils.formats import MISSING
 
 
 def coded(text: str) -> dict[str, dict[str, Any]]:

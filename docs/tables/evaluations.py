@@ -11,9 +11,9 @@ from tables.sources import (
     unknown_cell,
 )
 
-from backstory.config.formats import MISSING, duration, signed_percent
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.reports import Column, Table
+from backstory.utils.formats import MISSING, duration, signed_percent
 
 
 def learning() -> Table:

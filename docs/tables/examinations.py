@@ -5,12 +5,12 @@ from typing import Any
 
 from tables.sources import benchmark_rows, effective_context, figures_of, files, headed, measured, result
 
-from backstory.config.formats import MISSING, signed, signed_percent
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Table
 from backstory.reports.sections.evaluation_section import Named
 from backstory.results.evaluation_record import MemoryRecord
+from backstory.utils.formats import MISSING, signed, signed_percent
 
 MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a pointer buffer"}
 """Names of the systems whose use of up to 4,000 words was examined (results/examine-memory-*.json)."""

@@ -9,12 +9,12 @@ from evidence import evidence
 from tables import sources
 from tables.sources import figures_of, files, headed, result
 
-from backstory.config.formats import MISSING
 from backstory.papers.plan import runs_of
 from backstory.papers.suite import Scale, load
 from backstory.papers.suite import names as suite_names
 from backstory.reports import Table
 from backstory.reports.sections import reproduction_section as reproductions
+from backstory.utils.formats import MISSING
 
 
 def evidence_of_papers() -> Table:

@@ -5,8 +5,8 @@ from typing import Any
 
 from tables.sources import benchmark_rows, headed, measured
 
-from backstory.config.formats import MISSING, signed_percent
 from backstory.reports import Table
+from backstory.utils.formats import MISSING, signed_percent
 
 
 def speed(name: str) -> Table:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from backstory.config.recipes import recipe
     from backstory.plugins import register
     from backstory.results.seed_gain import seed_gain
+    from backstory.utils.errors import UserError
 
 _HOMES = {
     "RunConfig": "backstory.config",
+    "UserError": "backstory.utils.errors",
     "recipe": "backstory.config.recipes",
     "register": "backstory.plugins",
     "seed_gain": "backstory.results.seed_gain",
@@ -35,6 +37,7 @@ _HOMES = {
 
 __all__ = [
     "RunConfig",
+    "UserError",
     "audit",
     "compare",
     "compress",

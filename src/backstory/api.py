@@ -22,13 +22,10 @@ from backstory.api_arguments import (
     takes_options,
 )
 from backstory.api_errors import in_python
-from backstory.config import RunConfig, UserError, recipes
-from backstory.config.arguments import checked
+from backstory.config import RunConfig, recipes
 from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.referee_options import RefereeOptions
-from backstory.config.small_file import user_path
 from backstory.config.strict import conforming
-from backstory.config.terminal import ProgressCallback
 from backstory.data import Dataset, Vocabulary
 from backstory.data.encoding import with_corpus
 from backstory.evaluation import evaluation, generation, proving, refereeing
@@ -49,6 +46,10 @@ from backstory.runs.model_in_memory import unwrapped
 from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import Mode
 from backstory.training import fit
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import user_path
+from backstory.utils.terminal import ProgressCallback
 
 __all__ = [
     "audit",

@@ -21,10 +21,8 @@ from backstory.api_arguments import (
     refuse_name,
     takes_options,
 )
-from backstory.config import TextConfig, UserError
-from backstory.config.arguments import checked
+from backstory.config import TextConfig
 from backstory.config.explanation_options import CompareOptions, ExplainOptions
-from backstory.config.terminal import ProgressCallback
 from backstory.context import (
     ExaminationResult,
     ProcessGroup,
@@ -46,6 +44,9 @@ from backstory.results import (
 from backstory.results.run_listing import reported_runs
 from backstory.runs.model_in_memory import unwrapped
 from backstory.runs.run import Run, is_elsewhere
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 __all__ = ["compare", "examine", "explain", "report"]
 

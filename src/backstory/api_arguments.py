@@ -12,15 +12,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from backstory.api_errors import in_python
-from backstory.config import UserError
-from backstory.config.arguments import described
-from backstory.config.errors import shown
 from backstory.config.examination_options import ExamineOptions
 from backstory.config.explanation_options import CompareOptions, ExplainOptions
 from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.referee_options import RefereeOptions
 from backstory.config.schema import SPLITS
-from backstory.config.small_file import user_path
 from backstory.context import EXPERIMENTS
 from backstory.data import Dataset, Vocabulary
 from backstory.evaluation.refereed_text import RefereedText
@@ -29,6 +25,9 @@ from backstory.models.devices import unaffected
 from backstory.readers import READERS
 from backstory.runs.model_in_memory import model_in_memory, unwrapped
 from backstory.runs.run import Run
+from backstory.utils.arguments import described
+from backstory.utils.errors import UserError, shown
+from backstory.utils.small_file import user_path
 
 _OPTIONS = (EvalOptions, ExamineOptions, ExplainOptions, CompareOptions, RefereeOptions)
 _SWITCHES = {field.name for options in _OPTIONS for field in fields(options) if field.default is False}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
-from backstory.config.errors import NonFiniteError, UserError, nearest, shown
 from backstory.config.ignored_settings import dotted_names
-from backstory.config.process import Stopped
 from backstory.config.schema import RunConfig
 from backstory.config.strict import to_dict
+from backstory.utils.errors import NonFiniteError, UserError, nearest, shown
+from backstory.utils.process import Stopped
 
 F = TypeVar("F", bound=Callable[..., Any])
 

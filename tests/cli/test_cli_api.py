@@ -10,11 +10,22 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 
 NAMES = [
-    *("RunConfig", "audit", "compare", "compress", "decompress", "evaluate", "examine", "explain", "generate", "load"),
-    *("recipe", "referee", "register", "report", "seed_gain", "train", "verify"),
+    *(
+        "RunConfig",
+        "UserError",
+        "audit",
+        "compare",
+        "compress",
+        "decompress",
+        "evaluate",
+        "examine",
+        "explain",
+        "generate",
+    ),
+    *("load", "recipe", "referee", "register", "report", "seed_gain", "train", "verify"),
 ]
 
 

@@ -11,7 +11,7 @@ from commands import Command, piped
 import backstory as bs
 from backstory.cli import examine
 from backstory.cli.command_line import parse
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from commands import Command, Outcome, process
 
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.data import prepare
 from backstory.data.corpora import catalogue
 from backstory.data.corpora.catalogue import find
 from backstory.storage.atomic import within
+from backstory.utils.errors import UserError
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 

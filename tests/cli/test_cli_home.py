@@ -8,7 +8,7 @@ import pytest
 from commands import SMALL, Command
 
 import backstory as bs
-from backstory.config.errors import pasted
+from backstory.utils.errors import pasted
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from commands import SMALL, Command, tree
 
 from backstory.cli import main as cli
-from backstory.config import free_memory
-from backstory.config.errors import pasted, refused
 from backstory.storage import atomic
+from backstory.utils import free_memory
+from backstory.utils.errors import pasted, refused
 
 BAD = os.fsdecode(b"caf\xe9")
 

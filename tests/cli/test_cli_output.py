@@ -14,11 +14,11 @@ from commands import SMALL, Command
 from runs import contents
 
 from backstory.cli.main import main
-from backstory.config import process as interrupts
-from backstory.config.process import Interrupted, Interrupts, StopRequest
-from backstory.config.terminal import Printed, Tolerant, plain, printing
 from backstory.readers.saved_reading import load_reading
 from backstory.training.loop import Trainer
+from backstory.utils import process as interrupts
+from backstory.utils.process import Interrupted, Interrupts, StopRequest
+from backstory.utils.terminal import Printed, Tolerant, plain, printing
 
 TRAIN = ["train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new"]
 FULL = "backstory: cannot write to standard output: No space left on device; make room, or send it elsewhere\n"

@@ -11,8 +11,8 @@ from commands import SMALL, Command
 from rich.text import Text
 
 from backstory.cli.main import main
-from backstory.config.terminal import cell, make_console, printable_json, printing, progress_bar
 from backstory.reports.tables import Table, columns, to_text
+from backstory.utils.terminal import cell, make_console, printable_json, printing, progress_bar
 
 EVIL = "w\x1b]0;gone\x07\x1b[2J\x9b31m\u202eb\x7f"
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

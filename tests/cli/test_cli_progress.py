@@ -6,7 +6,7 @@ import sys
 import pytest
 from commands import Command, process
 
-from backstory.config import terminal as progress
+from backstory.utils import terminal as progress
 
 SLOW = {
     "train demo --out new": "training demo in new",

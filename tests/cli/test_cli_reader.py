@@ -14,12 +14,12 @@ from cheats import GoldCache
 from commands import Command, tree
 
 from backstory.cli.evaluation_text import untuned
-from backstory.config import terminal as progress
 from backstory.config.readers import CacheSettings
 from backstory.evaluation.opening import open_evaluation
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.runs.run import load_run, weights_hash
+from backstory.utils import terminal as progress
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from commands import SMALL, Command, piped, process, tree
 
 import backstory as bs
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 
 TEXT = "ann saw the zebra and\nbob took more jam\n"
 

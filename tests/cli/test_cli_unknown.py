@@ -10,7 +10,7 @@ import pytest
 from commands import Command, tree
 
 import backstory as bs
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 
 CHINESE = "我们 今天 去 北京 看 老 朋友 。\n" * 30
 SOME = "ann saw the jam and ann sold more jam\n" * 9 + "zebra zebra zebra zebra zebra zebra zebra\n"

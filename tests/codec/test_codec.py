@@ -31,11 +31,11 @@ from backstory.config import (
     SpanBufferConfig,
     TransformerConfig,
     TrellisConfig,
-    UserError,
 )
 from backstory.evaluation import evaluate, read
 from backstory.readers import Reader, ReaderCapabilities, StaticReader
 from backstory.runs.run import Run
+from backstory.utils.errors import UserError
 
 PARTS: dict[str, dict[str, Any]] = {
     "lstm": {},

@@ -11,10 +11,10 @@ from cheats import GoldCache
 import backstory as bs
 from backstory.cli.main import main
 from backstory.codec.code_file import pack, unpack
-from backstory.config import UserError
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.results import result_at
+from backstory.utils.errors import UserError
 
 READINGS = [
     {},

@@ -11,8 +11,8 @@ from tiers import several
 from backstory.codec.byte_model import ByteModel
 from backstory.codec.range_coder import AdaptiveBits, Decoder, Encoder
 from backstory.codec.shares import cumulative_shares
-from backstory.config import UserError
 from backstory.models.kernels import compiled
+from backstory.utils.errors import UserError
 
 Choices = list[tuple[list[int], int]]
 

@@ -17,12 +17,12 @@ import backstory as bs
 import backstory.codec.code_checkpoint as code_checkpoint
 from backstory.cli.main import main
 from backstory.codec import compress, decompress
-from backstory.config import SpanBufferConfig, UserError
-from backstory.config.errors import NoDisk
+from backstory.config import SpanBufferConfig
 from backstory.readers import READERS
 from backstory.readers.kind import ReaderKind
 from backstory.readers.saved_reading import save_reading
 from backstory.runs.run import Run
+from backstory.utils.errors import NoDisk, UserError
 
 DATA = (TEXT * 3 + "An odd word, Zyzzyva, and ANOTHER.\n").encode() + b"\xff\0 the end"
 READINGS: list[tuple[str, dict[str, Any]]] = [

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from backstory.cli.main import main
-from backstory.config import RunConfig, UserError, from_dict, from_saved, from_yaml, to_dict
+from backstory.config import RunConfig, from_dict, from_saved, from_yaml, to_dict
 from backstory.config import renamed as names
 from backstory.config.recipes import load
 from backstory.papers import suite as suites
 from backstory.papers.suite import Suite
 from backstory.readers.registry import parse_stack
 from backstory.results import result_file
+from backstory.utils.errors import UserError
 
 OLD_SETTINGS: dict[str, Any] = {
     "text": {"recall": {"fresh": True}, "algorithm": {"fresh": False}},

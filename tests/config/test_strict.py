@@ -17,7 +17,6 @@ from backstory.config import (
     MixtureConfig,
     RunConfig,
     SoftmaxConfig,
-    UserError,
     changes,
     from_dict,
     from_yaml,
@@ -27,10 +26,10 @@ from backstory.config import (
     validate,
 )
 from backstory.config.cores import CoreConfig
-from backstory.config.errors import nearest
 from backstory.config.strict import between, from_file
 from backstory.papers.plan import runs_of
 from backstory.papers.suite import Suite
+from backstory.utils.errors import UserError, nearest
 
 
 def read(text: str) -> RunConfig:

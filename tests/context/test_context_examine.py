@@ -16,7 +16,6 @@ import torch
 from copying import Copying
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, experiment_run, measure
 from backstory.context.experiments import CONTEXTS
@@ -30,6 +29,7 @@ from backstory.reports import read as read_results
 from backstory.reports import result_from
 from backstory.results.examination_record import ExaminationFigures
 from backstory.runs.run import load_run
+from backstory.utils.errors import UserError
 
 FLOAT32 = Precision(torch.float32, "a test")
 TYPES = 17

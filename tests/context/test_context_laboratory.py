@@ -23,15 +23,7 @@ from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.examine import described
-from backstory.config import (
-    EmbeddingConfig,
-    ModelConfig,
-    NoBufferConfig,
-    RunConfig,
-    SoftmaxConfig,
-    TransformerConfig,
-    UserError,
-)
+from backstory.config import EmbeddingConfig, ModelConfig, NoBufferConfig, RunConfig, SoftmaxConfig, TransformerConfig
 from backstory.config.readers import CacheSettings
 from backstory.context import (
     EXPERIMENTS,
@@ -50,6 +42,7 @@ from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 NOUNS, VERBS = ("tea", "jam", "oil", "ink"), ("saw", "took", "found", "sold")
 SMALL: dict[str, Any] = {"targets": 40, "maximum_context": 30, "context": 20, "near": 5, "precision": "float32"}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from test_context_brute_force import START, TYPES, build
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.context import Folded
 from backstory.context.examined_text import WholeReading
@@ -20,6 +19,7 @@ from backstory.evaluation import read
 from backstory.models import Precision
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
+from backstory.utils.errors import UserError
 
 FLOAT32 = Precision(torch.float32, "a test")
 

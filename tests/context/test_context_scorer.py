@@ -19,7 +19,6 @@ from backstory.config import (
     NoBufferConfig,
     SoftmaxConfig,
     SpanBufferConfig,
-    UserError,
 )
 from backstory.config.readers import CacheSettings
 from backstory.context import ReaderScorer
@@ -27,6 +26,7 @@ from backstory.context.scorer import STEPS
 from backstory.models import ComposedModel, LanguageModel, Precision, build_model
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
+from backstory.utils.errors import UserError
 
 TYPES = 53
 FLOAT32 = Precision(torch.float32, "a test")

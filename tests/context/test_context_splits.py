@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, Similar, figures
 from backstory.context.examination import outside_window, split_targets
 from backstory.data import prepare
 from backstory.papers.paper import paper
 from backstory.results.validation import is_number
+from backstory.utils.errors import UserError
 
 WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 

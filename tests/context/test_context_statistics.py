@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.context import (
     Examination,
     effective_context,
@@ -35,6 +35,7 @@ from backstory.context.bootstrap import (
 )
 from backstory.data import prepare
 from backstory.results.examination_record import ContextRecord, Tried
+from backstory.utils.errors import UserError
 
 CONTEXTS = (5, 10, 20, 50)
 

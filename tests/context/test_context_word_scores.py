@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, UserError
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig
 from backstory.context import Folded, WordScorer, fold
 from backstory.context.examined_text import WholeReading
 from backstory.context.scorer import Prefixes, ReaderScorer
@@ -19,6 +19,7 @@ from backstory.data.tokenizers.pieces import Pieces
 from backstory.models import build_model
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import CacheSettings, NeuralCache
+from backstory.utils.errors import UserError
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

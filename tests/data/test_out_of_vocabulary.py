@@ -10,11 +10,11 @@ import pytest
 import subwords
 
 from backstory.config import TextConfig
-from backstory.config.scores import INCOMPARABLE, MEANINGLESS, UnknownShare, advice
 from backstory.data import Vocabulary, build, encode_split, prepare, tokenizer, unknown_share
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, classify, scripts_of
 from backstory.results import UnknownTokens
+from backstory.utils.scores import INCOMPARABLE, MEANINGLESS, UnknownShare, advice
 
 ENGLISH = "the cat saw the dog and the dog saw a cat by the old house\n" * 20
 

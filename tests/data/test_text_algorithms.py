@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config import AlgorithmConfig, TextConfig, UserError
+from backstory.config import AlgorithmConfig, TextConfig
 from backstory.data import Algorithm, Dataset, encode_split, prepare
 from backstory.data.synthetic.algorithms import TASKS
+from backstory.utils.errors import UserError
 
 FEW = {"documents": 30, "held_out": 10}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backstory.config.errors import UserError
 from backstory.data import Dataset, encoding
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.utils.errors import UserError
 
 Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.config import recipes
-from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import Dataset, encode_split, fetch, prepare
 from backstory.data.corpora.catalogue import CORPORA, sentences
 from backstory.data.decoding import decode_stream
 from backstory.data.tokenizers.built_in import tokenizer
 from backstory.data.tokenizers.vocabulary import build
+from backstory.utils.errors import UserError
 
 LINES = {"train": 42_068, "valid": 3_370, "test": 3_761}
 UNKNOWN = {"train": 45_020, "valid": 3_485, "test": 4_794}

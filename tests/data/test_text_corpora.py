@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import CORPORA, find, prepare
 from backstory.data.corpora.catalogue import Corpus, articles
 from backstory.data.corpora.text_files import text_blocks
+from backstory.utils.errors import UserError
 
 
 def texts(corpus: Corpus) -> dict[str, str]:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import Dataset, dataset, encode_split, prepare, tokenizer
 from backstory.data.corpora import text_files
 from backstory.data.tokenizers import vocabulary
+from backstory.utils.errors import UserError
 
 Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from tiers import fast_then_full
 
-from backstory.config.errors import UserError
 from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import Dataset, find, prepare
 from backstory.data.corpora import file_formats, unpacking
 from backstory.data.corpora.catalogue import find_text
 from backstory.data.corpora.unpacking import TextReader
+from backstory.utils.errors import UserError
 
 TEXTS = [f'the cat {i} sat\non the {"red " * (i % 5)}mat, "it" said' for i in range(200)]
 PLAIN = "".join(f"{text}\n" for text in TEXTS)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config import TextConfig, UserError
-from backstory.config.scores import NOTABLE, SplitOverlap
+from backstory.config import TextConfig
 from backstory.data import Dataset, prepare
 from backstory.data import overlap as module
 from backstory.data.overlap import WINDOW, check_splits_differ, overlap, overlaps, shared
 from backstory.storage import disk_cache
+from backstory.utils.errors import UserError
+from backstory.utils.scores import NOTABLE, SplitOverlap
 
 
 def naive(ids: list[int], other: list[int], window: int, unknown: int | None = None) -> float:

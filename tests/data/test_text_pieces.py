@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from subwords import byte_level, metaspace
 
-from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import Vocabulary, build, prepare, tokenizer
 from backstory.data.tokenizers import pieces
+from backstory.utils.errors import UserError
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import CORPORA, PUBLISHED, fetch, find, prepare
 from backstory.data.corpora.download import ExpectedFile, _Redirects, unpack
 from backstory.data.corpora.text_files import raw_blocks
+from backstory.utils.errors import UserError
 
 
 def ignore(done: int, total: int) -> None:

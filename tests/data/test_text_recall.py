@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import several
 
-from backstory.config import RecallConfig, TextConfig, UserError
+from backstory.config import RecallConfig, TextConfig
 from backstory.data import Dataset, Recall, encode_split, prepare
 from backstory.runs.run import corpus_places
+from backstory.utils.errors import UserError
 
 SMALL: dict[str, Any] = {"entities": 30, "cast": 4, "names": 3, "values": 5, "words": 20, "length": 200}
 

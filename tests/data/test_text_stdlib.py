@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import prepare
 from backstory.data.corpora import stdlib
+from backstory.utils.errors import UserError
 
 
 @pytest.mark.full

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.data import piece, rotations, rows, segment_bounds
+from backstory.utils.errors import UserError
 
 
 @settings(deadline=None)

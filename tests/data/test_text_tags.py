@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from backstory.cli import data
-from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import (
     Dataset,
@@ -23,6 +22,7 @@ from backstory.data.corpora import published_corpora as published
 from backstory.data.corpora.download import ExpectedFile
 from backstory.data.corpora.published_corpora import TAGS
 from backstory.data.tags import NOT_ENGLISH, _pattern_tagger, _unknown_share
+from backstory.utils.errors import UserError
 
 MADE = {"the": "DT", "cat": "NN", "dog": "NN", "saw": "VBD", "on": "IN", "<unk>": "NN", ",": ","}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.data.tokenizers.built_in import BUILT_IN, tokenizer
+from backstory.utils.errors import UserError
 
 TEXTS = st.text(st.sampled_from("ab 'é-1.,\n\t\u2028<unk>Σ\U0001f600"), max_size=60) | st.text(max_size=60)
 

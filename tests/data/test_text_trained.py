@@ -13,11 +13,11 @@ from tiers import fast_then_full
 
 from backstory.cli.main import main
 from backstory.config import RunConfig
-from backstory.config.errors import UserError
 from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import Vocabulary, encoding, prepare
 from backstory.data.tokenizers.pieces import Kind, Pieces, train_tokenizer, trained_kind
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 pytest.importorskip("tokenizers", reason="needs the extra hf")
 KINDS: list[Kind] = ["bpe", "unigram"]

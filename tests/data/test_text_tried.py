@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from subwords import byte_level
 
-from backstory.config import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import prepare, tokenizer
 from backstory.data.tokenizers import pieces
 from backstory.data.tokenizers.pieces import Pieces
+from backstory.utils.errors import UserError
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstory.config.errors import UserError
 from backstory.data import Vocabulary, build, tokenizer
 from backstory.data.tokenizers import vocabulary
 from backstory.data.tokenizers.built_in import BUILT_IN
+from backstory.utils.errors import UserError
 
 WORDS = tokenizer("words")
 

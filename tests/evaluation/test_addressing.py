@@ -10,13 +10,14 @@ from runs import tiny_config, tiny_corpus, with_model, with_training
 from tiers import fast_then_full
 
 from backstory.cli.main import main
-from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError, to_dict
+from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, to_dict
 from backstory.config.readers import CacheSettings
 from backstory.evaluation.evaluation import evaluate
 from backstory.readers.registry import parse_stack
 from backstory.runs.run import Run, load_run
 from backstory.training import train
 from backstory.tuning.preparation import tune_reader
+from backstory.utils.errors import UserError
 
 
 def settings(corpus: Path, core: Any) -> RunConfig:

@@ -16,7 +16,7 @@ from runs import events
 import backstory as bs
 from backstory.cli.evaluation_text import describe
 from backstory.cli.train import run_training
-from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError, formats
+from backstory.config import AlgorithmConfig, RunConfig, TextConfig
 from backstory.data import Algorithm, prepare
 from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
 from backstory.evaluation.reading_loop import ScoredBlock
@@ -27,6 +27,8 @@ from backstory.reports.phrases import summary
 from backstory.reports.sections.gains_section import headline
 from backstory.results.training_record import TrainingFigures
 from backstory.training import train
+from backstory.utils import formats
+from backstory.utils.errors import UserError
 
 SETTINGS = AlgorithmConfig(bits=2, longest=3, documents=60, held_out=12)
 

@@ -14,7 +14,6 @@ from small_models import TYPES, lstm, mixture
 from tiers import fast_then_full, several
 from torch import Tensor
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import Audit, Block, block_count, blocks, read
 from backstory.models import ComposedModel, Precision, Prediction
@@ -22,6 +21,7 @@ from backstory.models import devices as memory_room
 from backstory.readers import Reader, StaticReader
 from backstory.readers import neural_cache as pairs_module
 from backstory.readers.neural_cache import NeuralCache
+from backstory.utils.errors import UserError
 
 Stream = Callable[[int], np.ndarray]
 FIRST = 3

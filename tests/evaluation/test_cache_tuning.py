@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
 from tiers import several
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import read
 from backstory.models import ComposedModel
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import CacheScorer, NeuralCache
 from backstory.tuning.reader_search import at_edge, score_grid
+from backstory.utils.errors import UserError
 
 Stream = Callable[[int], np.ndarray]
 Grid = Mapping[str, Any]

@@ -20,7 +20,6 @@ from small_models import TYPES, lstm
 from tiers import several
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.evaluation.audit import copied
@@ -34,6 +33,7 @@ from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import load_run
 from backstory.tuning.preparation import tune_reader
 from backstory.tuning.reader_search import score_grid
+from backstory.utils.errors import UserError
 
 FIRST = 2
 

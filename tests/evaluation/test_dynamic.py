@@ -18,7 +18,6 @@ from small_models import dual, lstm, mixture
 from tiers import fast_then_full, several
 from torch import Tensor, nn
 
-from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import DynamicSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import ComposedModel, detach
@@ -28,6 +27,7 @@ from backstory.readers.gradient_statistics import collect, load_statistics, save
 from backstory.readers.moving_weights import MovingWeights
 from backstory.readers.tempered import TemperedReader
 from backstory.runs.run import weights_hash
+from backstory.utils.errors import NonFiniteError, UserError
 
 MODELS = {"lstm": lstm, "mixture": mixture}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_models import TYPES, dual, lstm, mixture
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.config.readers import DynamicSettings, EnsembleSettings
 from backstory.evaluation import read
 from backstory.readers import Reader, StaticReader
@@ -25,6 +25,7 @@ from backstory.readers.registry import configure, open_reader, parse_stack, save
 from backstory.readers.saved_reading import load_reading, open_saved, reader_identity, save_reading
 from backstory.runs.run import load_run
 from backstory.tuning.preparation import tune_reader
+from backstory.utils.errors import UserError
 
 FIRST = 3
 

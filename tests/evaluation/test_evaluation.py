@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.data import prepare
 from backstory.evaluation import read
 from backstory.evaluation.metrics import per_token
@@ -25,6 +24,7 @@ from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.readers import StaticReader
 from backstory.runs.run import load_run
 from backstory.storage.atomic import TEMPORARY
+from backstory.utils.errors import UserError
 
 Runs = Callable[..., Path]
 TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]

@@ -14,13 +14,14 @@ from small_models import TYPES
 from torch import Tensor
 
 import backstory as bs
-from backstory.config import AlgorithmConfig, MixtureConfig, TextConfig, UserError
+from backstory.config import AlgorithmConfig, MixtureConfig, TextConfig
 from backstory.data import Vocabulary, build, prepare, tokenizer
 from backstory.evaluation import Sampling, generate, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
 from backstory.models import ComposedModel, Interpolation, Prediction
 from backstory.readers import StaticReader
 from backstory.reports import result_from
+from backstory.utils.errors import UserError
 
 GREEDY = Sampling(0.0)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
@@ -16,6 +15,7 @@ from backstory.evaluation.opening import open_evaluation, open_reader
 from backstory.readers.registry import configure, names_readers, parse_stack, stack_name
 from backstory.runs.run import load_run, weights_hash
 from backstory.tuning.preparation import collect_statistics, parse_grid, tune_reader
+from backstory.utils.errors import UserError
 
 STEP = "dynamic:rate=0.01,decay=0.01,epsilon=0.01"
 

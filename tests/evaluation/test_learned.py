@@ -10,7 +10,7 @@ from adapting import BASE, gates, statistics, text
 from small_models import lively, lstm, mixture
 from torch import Tensor
 
-from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig, UserError
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
@@ -30,6 +30,7 @@ from backstory.readers.meta_training import (
 from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
+from backstory.utils.errors import UserError
 
 
 @pytest.mark.full

@@ -15,13 +15,13 @@ from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import UserError
-from backstory.config.clock import CLOCK
 from backstory.evaluation import evaluation
 from backstory.models import Prediction
 from backstory.readers import StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.runs.run import load_run
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import UserError
 
 Runs = Callable[..., Path]
 LINES = [

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings, MixtureSettings, NgramSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.models import Precision
@@ -19,6 +18,7 @@ from backstory.readers.mixture import MixtureReader, MixtureScorer
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.ngram_counts import count_ngrams
 from backstory.tuning.reader_search import score_grid
+from backstory.utils.errors import UserError
 
 FIRST = 3
 CONTEXTS = ("none", "entropy", "length")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from small_models import TYPES, dual, lstm, mixture
 from tiers import several
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings, MixtureSettings, PPMSettings
 from backstory.evaluation import read
 from backstory.readers import Reader, StaticReader
@@ -21,6 +20,7 @@ from backstory.readers.mixture import MixtureReader, MixtureScorer
 from backstory.readers.mixture_weights import weights_along
 from backstory.readers.neural_cache import NeuralCache
 from backstory.tuning.reader_search import score_grid
+from backstory.utils.errors import UserError
 
 FIRST = 3
 

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 import backstory as bs
-from backstory.config import terminal
 from backstory.config.options import LoadOptions
-from backstory.config.terminal import shown_progress
 from backstory.evaluation import open_vocabulary
 from backstory.runs.run import open_run
+from backstory.utils import terminal
+from backstory.utils.terminal import shown_progress
 
 
 def test_unknown_words_are_paid_for(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

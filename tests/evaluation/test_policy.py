@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_models import TYPES, buffered, lstm
 
-from backstory.config import RewardConfig, UserError
+from backstory.config import RewardConfig
 from backstory.config.readers import CacheSettings, MixtureSettings, PPMSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.evaluation.generation import Sampling, generate_ids
@@ -22,6 +22,7 @@ from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.shuffled_buffer import ShuffledBuffer
 from backstory.readers.tempered import TemperedReader
+from backstory.utils.errors import UserError
 
 Stream = Callable[[int], np.ndarray]
 EXACT = Precision(torch.float32, "")

@@ -13,7 +13,6 @@ from small_models import TYPES, buffered, dual, lstm, mixture
 from tiers import fast_then_full
 from torch import Tensor
 
-from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import (
     CacheSettings,
     EnsembleSettings,
@@ -37,6 +36,7 @@ from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.ngram_counts import count_ngrams
 from backstory.readers.tempered import TemperedReader
 from backstory.runs.run import Run
+from backstory.utils.errors import NonFiniteError, UserError
 
 
 def dynamic(model: ComposedModel) -> DynamicEvaluation:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import backstory as bs
-from backstory.config.terminal import shown_progress
 from backstory.evaluation import Block, block_count, blocks, read
 from backstory.evaluation.reading_loop import Position, ScoredBlock, StreamReading
 from backstory.models import ComposedModel, Prediction
 from backstory.readers import StaticReader
 from backstory.readers.base import places_of
+from backstory.utils.terminal import shown_progress
 
 Stream = Callable[[int], np.ndarray]
 FIRST = 12

@@ -20,7 +20,6 @@ from small_models import lstm
 from tiers import fast_then_full, several
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import predictor_process, read
 from backstory.evaluation.predictor_process import ProcessPredictor
@@ -29,6 +28,7 @@ from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.neural_cache import NeuralCache
 from backstory.results import RefereeFigures, result_at
+from backstory.utils.errors import UserError
 
 RARE = ("ahead at 1 in 100", "ahead at 1 in 500")
 """Cheats that some audits miss."""

@@ -23,8 +23,6 @@ from small_models import lstm
 from tiers import fast_then_full
 
 import backstory as bs
-from backstory.config import UserError
-from backstory.config.errors import NoDisk
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
 from backstory.evaluation.reading_loop import Position
@@ -33,6 +31,7 @@ from backstory.readers import READERS, Reader, StaticReader
 from backstory.readers.saved_reading import check_same, explain_full_disk, load_reading, save_reading
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.lock import LOCK
+from backstory.utils.errors import NoDisk, UserError
 
 ALWAYS = 1e-9
 """Seconds between two savings: after every block."""

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config import NonFiniteError, UserError
 from backstory.evaluation.generation import Sampling, draw, filtered
 from backstory.models import MixtureOfSoftmaxes
+from backstory.utils.errors import NonFiniteError, UserError
 
 # Few different values, so that many are equally likely; and impossible ones.
 logits = st.lists(st.sampled_from([-math.inf, -9.0, -2.5, -1.0, -1.0, 0.0, 0.5, 3.0]), min_size=1, max_size=12).filter(

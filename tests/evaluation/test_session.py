@@ -20,8 +20,6 @@ from test_resuming import DAMAGE, other_weights
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import UserError
-from backstory.config.errors import NoDisk
 from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
@@ -30,6 +28,7 @@ from backstory.readers.registry import READERS
 from backstory.readers.saved_reading import ReadingCheckpoint, _layers, load_reading, save_reading
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
+from backstory.utils.errors import NoDisk, UserError
 
 Runs = Callable[..., Path]
 PROGRAM = [sys.executable, str(Path(adaptive.__file__))]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from small_models import TYPES, buffered, lstm, mixture
 from tiers import several
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import read
 from backstory.evaluation.metrics.gate_statistics import own_blend
@@ -23,6 +22,7 @@ from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.tempered import TemperatureScorer, TemperedReader
 from backstory.tuning.reader_search import score_grid
+from backstory.utils.errors import UserError
 
 MODELS = {"lstm": lstm, "mixture": mixture, "span buffer": buffered}
 FIRST = 3

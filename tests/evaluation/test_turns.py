@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_evaluation, open_reader
@@ -18,6 +17,7 @@ from backstory.runs.run import load_run
 from backstory.tuning import reader_search as tuning
 from backstory.tuning.preparation import tune_reader
 from backstory.tuning.reader_search import settings_of
+from backstory.utils.errors import UserError
 
 STEP = "dynamic:rule=nadam,rate=0.003,decay=0.01,epsilon=0.001"
 GRID = ["segment=3,9", "temperature=0.9,1.1,1.3", "clip=0,0.3", "beta1=0,0.5"]

@@ -18,7 +18,7 @@ from runs import with_model, with_training
 from tiers import fast_then_full
 
 import backstory as bs
-from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
+from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig
 from backstory.data import prepare
 from backstory.explanations.attention import buffer_links as links_of
 from backstory.explanations.explained_text import led_by, words_of
@@ -27,6 +27,7 @@ from backstory.models import Interpolation
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 GATE = GateConfig(training_temperature=1.0, temperature=0.5)
 KINDS: dict[str, dict[str, Any]] = {

@@ -14,12 +14,13 @@ import torch
 from rich.console import Console
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.config.readers import CacheSettings
 from backstory.data import prepare
 from backstory.reports import Weights, passage_terminal, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 CHOSEN = CacheSettings(window=6, theta=0.8, weight=0.3)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from runs import with_model, with_training
 
 import backstory as bs
-from backstory.config import MDMConfig, NTMConfig, RunConfig, UserError
+from backstory.config import MDMConfig, NTMConfig, RunConfig
 from backstory.data import prepare
 from backstory.explanations import memory_reads as explained
 from backstory.explanations.memory_reads import READS, Attribution, measured, window_of
@@ -24,6 +24,7 @@ from backstory.models.memory import Addressing, AddressingTrace, TuringMachine, 
 from backstory.reports import Passage, Weights, render_passage
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 END = 3
 """Id of the `<eos>` after every ninth word of the tiny corpus."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.context.bootstrap import paired_interval
 from backstory.data import prepare
 from backstory.evaluation import evaluate
@@ -30,6 +30,7 @@ from backstory.reports import result_from
 from backstory.results.passage import Numbers, Passage
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 THREE = {"reader": "bias:forget=0.1", "against": ("bias", "static")}
 

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.explanations import EXPLANATIONS
@@ -22,6 +22,7 @@ from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
 from backstory.runs.run import load_run
 from backstory.training import train
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture

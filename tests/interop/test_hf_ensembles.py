@@ -7,12 +7,12 @@ import foreign
 import pytest
 
 from backstory.cli.main import main
-from backstory.config import UserError
 from backstory.config.options import LoadOptions
 from backstory.interop.hugging_face import files_digest
 from backstory.readers.registry import configure, open_reader, parse_stack, settings_name
 from backstory.runs.run import open_run
 from backstory.tuning.preparation import tune_reader
+from backstory.utils.errors import UserError
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
 

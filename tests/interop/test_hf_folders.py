@@ -13,9 +13,9 @@ import foreign
 import pytest
 import torch
 
-from backstory.config import UserError
 from backstory.interop.folders import look
 from backstory.interop.hugging_face import load
+from backstory.utils.errors import UserError
 
 pytest.importorskip("transformers", reason="needs the extra hf")
 TEXT = "the cat sat on the mat .\n" * 20

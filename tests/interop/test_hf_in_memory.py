@@ -11,12 +11,13 @@ import torch
 from subwords import metaspace
 
 import backstory as bs
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.context.examination_table import table
 from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.interop.in_memory import open_in_memory
 from backstory.reports.sections.context_section import about_pieces
+from backstory.utils.errors import UserError
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 20
 

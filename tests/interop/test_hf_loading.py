@@ -16,9 +16,9 @@ import torch
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import UserError
 from backstory.interop.hugging_face import check_one_device, load
 from backstory.runs.run import weights_hash
+from backstory.utils.errors import UserError
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from tiers import fast_then_full
 from torch import Tensor
 
-from backstory.config import UserError
 from backstory.config.readers import CacheSettings, DynamicSettings, EnsembleSettings, MixtureSettings
 from backstory.context.scorer import ReaderScorer
 from backstory.evaluation import Audit, block_count, read
@@ -24,6 +23,7 @@ from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.ensemble import EnsembleReader, Members
 from backstory.readers.mixture import MixtureReader
 from backstory.readers.neural_cache import NeuralCache
+from backstory.utils.errors import UserError
 
 TYPES = 17
 WAYS = {

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import NTMConfig, RunConfig, UserError
+from backstory.config import NTMConfig, RunConfig
 from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop import exporting
@@ -31,6 +31,7 @@ from backstory.interop.exporting import causal_lm, export
 from backstory.interop.hugging_face import load as load_export
 from backstory.interop.modeling import composed
 from backstory.runs.run import Run, load_run, weights, weights_hash
+from backstory.utils.errors import UserError
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"

@@ -20,12 +20,13 @@ from outward import buffer, trained
 from tiers import fast_then_full
 
 import backstory as bs
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.evaluation import read
 from backstory.evaluation.generation import encode_prompt
 from backstory.evaluation.opening import open_reader
 from backstory.interop import folders
 from backstory.runs.run import load_run
+from backstory.utils.errors import UserError
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra eval")
 

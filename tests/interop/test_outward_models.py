@@ -11,13 +11,14 @@ from tiers import fast_then_full
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from backstory.config import UserError, to_dict
+from backstory.config import to_dict
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.generation import filtered
 from backstory.interop.exported.model import CACHE, StateCache, tensors_of
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, composed
 from backstory.readers import StaticReader
 from backstory.runs.run import weights
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture(

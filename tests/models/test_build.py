@@ -17,11 +17,11 @@ from backstory.config import (
     SoftmaxConfig,
     SpanBufferConfig,
     TransformerConfig,
-    UserError,
 )
 from backstory.models import build_model, choose_device, choose_precision, outline
 from backstory.runs import run as loading
 from backstory.runs.run import check_state
+from backstory.utils.errors import UserError
 
 
 def test_a_tied_softmax_needs_vectors_of_the_embeddings_size() -> None:

@@ -24,7 +24,6 @@ from backstory.config import (
     NTMConfig,
     SoftmaxConfig,
     TransformerConfig,
-    UserError,
     from_dict,
 )
 from backstory.models import ComposedModel, build_model, flatten
@@ -42,6 +41,7 @@ from backstory.models.memory import (
     parse_addressing,
 )
 from backstory.models.memory.addressing import EPSILON, TIE, sharpened, window_mask
+from backstory.utils.errors import UserError
 
 ADDRESSINGS = [
     "dense", "literal", "localized:3", "localized:3x2", "literal:3", "localized:3:strict", "localized:3x2:strict",

@@ -12,19 +12,13 @@ from naive_span_buffer import head_states, probabilities, score, spans_of
 from tiers import several
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backstory.config import (
-    AuxiliarySoftmaxConfig,
-    DualConfig,
-    GateConfig,
-    LSTMConfig,
-    SpanBufferConfig,
-    UserError,
-)
+from backstory.config import AuxiliarySoftmaxConfig, DualConfig, GateConfig, LSTMConfig, SpanBufferConfig
 from backstory.models import ComposedModel, Interpolation, detach, map_state
 from backstory.models.kernels.span_attention import additive_scores
 from backstory.models.prediction import Pointer
 from backstory.models.span_buffer import SpanBuffer
 from backstory.readers.shuffled_buffer import shuffled_prediction
+from backstory.utils.errors import UserError
 
 GATE = GateConfig(temperature=0.7)
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from references import transformer as naive
 from torch import Tensor, nn
 
-from backstory.config import SpanBufferConfig, TransformerConfig, UserError
+from backstory.config import SpanBufferConfig, TransformerConfig
 from backstory.models import dropout, flatten
 from backstory.models.cores import Transformer
 from backstory.models.cores import transformer as module
+from backstory.utils.errors import UserError
 
 ROWS, INPUTS = 2, 3
 DROPOUTS = ("input_dropout", "attention_dropout", "layer_dropout", "output_dropout")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from references import trellis as naive
 from torch import Tensor
 
-from backstory.config import TrellisConfig, UserError
+from backstory.config import TrellisConfig
 from backstory.models import MixtureOfSoftmaxes, Softmax, dropout, flatten
 from backstory.models.cores import Trellis
+from backstory.utils.errors import UserError
 
 ROWS, INPUTS, UNITS = 2, 3, 4
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")

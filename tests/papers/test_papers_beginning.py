@@ -14,14 +14,15 @@ from rich.console import Console
 from small_suites import BROKEN, planned, reproduce, suite, write
 
 from backstory.cli.main import main
-from backstory.config import UserError, from_yaml
-from backstory.config.process import StopRequest
+from backstory.config import from_yaml
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
 from backstory.reports import result_at
+from backstory.utils.errors import UserError
+from backstory.utils.process import StopRequest
 
 SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from small_suites import suite
 
-from backstory.config import UserError, from_yaml
+from backstory.config import from_yaml
 from backstory.context.effects import figures
 from backstory.context.examination import Groups
 from backstory.context.losses import Losses
@@ -24,6 +24,7 @@ from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of, with_seeds
 from backstory.papers.suite import FindingCheck, Suite
 from backstory.results.suite_run_record import RunRecord
+from backstory.utils.errors import UserError
 
 PAPER = paper("context")
 FINDINGS = {name: finding for name, finding in PAPER.findings.items() if finding.corpus == "ptb"}

@@ -12,13 +12,14 @@ import yaml
 from small_suites import BROKEN, CLAIM, suite, write
 
 from backstory.cli.main import main
-from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, UserError, from_yaml
+from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
 from backstory.papers import suite as suites
 from backstory.papers.claims import published_gain
 from backstory.papers.plan import SuiteRun, published_figure, runs_of
 from backstory.papers.suite import Scale, Suite
+from backstory.utils.errors import UserError
 
 PTB_TYPES = 10_000
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"

@@ -18,8 +18,7 @@ from rich.console import Console
 from small_suites import Reproduced, suite, write
 
 from backstory.cli.main import main
-from backstory.config import RunConfig, UserError, from_yaml
-from backstory.config.process import Stopped, StopRequest
+from backstory.config import RunConfig, from_yaml
 from backstory.jobs import child, runner
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import JobDisplay
@@ -31,6 +30,8 @@ from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.results.result_file import result_from
 from backstory.storage.atomic import TEMPORARY
+from backstory.utils.errors import UserError
+from backstory.utils.process import Stopped, StopRequest
 
 
 class Crash(BaseException):

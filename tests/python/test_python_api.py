@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SpanBufferConfig, UserError
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SpanBufferConfig
 from backstory.data import Dataset
 from backstory.models import Activations, LanguageModel, Softmax, build_model
 from backstory.readers import StaticReader
+from backstory.utils.errors import UserError
 
 TEXT = "ann saw the tea and bob sold more oil\ndora took the jam and carl found more ink\n" * 12
 

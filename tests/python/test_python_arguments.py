@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.config.examination_options import ExamineOptions
 from backstory.config.explanation_options import CompareOptions, ExplainOptions
 from backstory.config.options import EvalOptions, LoadOptions
+from backstory.utils.errors import UserError
 
 BAD: list[Any] = [
     None,

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import backstory as bs
-from backstory.config import UserError
 from backstory.data import Dataset
 from backstory.models import LanguageModel
 from backstory.readers import StaticReader
@@ -20,6 +19,7 @@ from backstory.readers.neural_cache import CacheSettings, NeuralCache
 from backstory.results import ExplanationFigures, Passage, Result, SampleFigures, Word, result_at
 from backstory.results.common import ProvenanceRecord
 from backstory.results.display import LONGEST_TABLE
+from backstory.utils.errors import UserError
 
 NASTY = '<script>alert("1")</script> & \x1b[2J'
 

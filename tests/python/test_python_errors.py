@@ -8,7 +8,7 @@ import pytest
 
 import backstory as bs
 from backstory.api_errors import with_arguments
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 
 SWITCHES = {"overwrite", "resume"}
 

@@ -15,8 +15,9 @@ from calling import Hung, call, listing, within
 from checkpoint_changes import change
 from stopped_runs import KINDS, newest, stopped_run
 
-from backstory.config import UserError, to_dict
+from backstory.config import to_dict
 from backstory.runs.run import load_run
+from backstory.utils.errors import UserError
 
 
 def run(trials: Sequence[int], folder: Path) -> Iterator[str]:

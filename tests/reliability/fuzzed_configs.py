@@ -27,11 +27,12 @@ from backstory.cli import (
 )
 from backstory.cli.flags import settings
 from backstory.cli.main import VERBS
-from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_yaml
+from backstory.config import RunConfig, from_dict, from_yaml, recipes, to_yaml
 from backstory.models.memory import parse_addressing
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.tuning.preparation import parse_grid
 from backstory.tuning.space import Space, parameters
+from backstory.utils.errors import UserError
 
 DATACLASSES = [
     (demo.DemoArguments, None),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from calling import Hung, within
 
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.config.schema import SPLITS
 from backstory.data import Dataset, Split, prepare
 from backstory.data.corpora import text_files
@@ -18,6 +18,7 @@ from backstory.data.corpora.catalogue import find
 from backstory.data.corpora.text_files import text_blocks
 from backstory.data.corpora.unpacking import TextReader
 from backstory.data.tokenizers import vocabulary
+from backstory.utils.errors import UserError
 
 WORDS = ["ann", "bob", "saw", "the", "jam", "and", "<unk>", "<eos>", "1,000", "it's", "é", "漢字", "😀", "ﬁ", "İ"]
 WORDS += ["ΑΣ", "ß", "word-with-dash", "=", "Title", "\u202e", "\u00ad"]

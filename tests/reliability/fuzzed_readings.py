@@ -15,7 +15,6 @@ from checkpoint_changes import VALUES, change
 from rich.console import Console
 from runs import tiny_config, tiny_corpus
 
-from backstory.config.errors import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings, DynamicSettings, GateSettings
 from backstory.evaluation.session import session
 from backstory.readers.gradient_statistics import collect, save_statistics
@@ -23,6 +22,7 @@ from backstory.readers.learned import GateNetwork, Learned, save_learned
 from backstory.runs.run import load_run, weights_hash
 from backstory.storage.run_files import SAVED
 from backstory.training import train
+from backstory.utils.errors import NonFiniteError, UserError
 
 READERS = ("static", "dynamic:rule=nadam,rate=0.001", "cache:window=20", "dynamic+cache", "learned:network=mine")
 TEXT = b"ann saw the jam and bob took more ink\n" * 3

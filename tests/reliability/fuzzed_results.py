@@ -18,11 +18,11 @@ import scripts
 from calling import Hung, call, within
 from rich.console import Console
 
-from backstory.config import UserError
 from backstory.reports import page, render_comparison, render_passage, render_search, sections, to_text
 from backstory.reports.sections.context_section import examination_plots
 from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table
 from backstory.results import ReproductionFigures, Result, result_from
+from backstory.utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 MEANS = ("entropy_bits", "largest_percent", "window_percent", "fall_back_percent")

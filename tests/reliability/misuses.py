@@ -29,13 +29,11 @@ from backstory.config import (
     MixtureConfig,
     ModelConfig,
     MogrifierConfig,
-    NonFiniteError,
     RunConfig,
     SpanBufferConfig,
     TextConfig,
     TransformerConfig,
     TrellisConfig,
-    UserError,
     from_dict,
     from_yaml,
     to_yaml,
@@ -83,6 +81,7 @@ from backstory.readers.registry import parse_stack
 from backstory.readers.tempered import TemperedReader
 from backstory.training import train
 from backstory.training.objectives import Likelihood
+from backstory.utils.errors import NonFiniteError, UserError
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
 """Errors that a misuse may raise, each with a message of our own."""

@@ -14,8 +14,8 @@ from unittest.mock import patch
 from calling import call, listing
 from stopped_runs import newest, sign, stopped_run
 
-from backstory.config import UserError
 from backstory.storage.lock import locked
+from backstory.utils.errors import UserError
 
 FORK = multiprocessing.get_context("fork")
 

@@ -16,10 +16,10 @@ from rich.console import Console
 
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
-from backstory.config.formats import signed
 from backstory.evaluation import evaluate
 from backstory.reports import Numbers, Passage, Word, render_comparison, render_passage, result_from, theme, write
 from backstory.training import train
+from backstory.utils.formats import signed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from drawings import marks_of, texts
 
-from backstory.config import UserError
 from backstory.context.examination_table import table
 from backstory.papers import paper as papers
 from backstory.papers.paper import published_examinations
@@ -22,6 +21,7 @@ from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models
 from backstory.results.examination_record import EXPERIMENTS
 from backstory.results.published_values import Published
+from backstory.utils.errors import UserError
 
 BESIDE = published_examinations()
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from backstory.cli.report import main
-from backstory.config import UserError
 from backstory.reports import tidy, write
 from backstory.reports.document import Document
 from backstory.reports.document import compact as compact_pieces
 from backstory.reports.tables import Column, Table, compact
 from backstory.reports.writers import bibtex, escape_latex, html_page, latex
 from backstory.results import result_at
+from backstory.utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from backstory.cli.main import main
-from backstory.config import UserError
 from backstory.data.tokenizers.built_in import BUILT_IN
 from backstory.models import Softmax
 from backstory.results import run_listing
@@ -17,6 +16,7 @@ from backstory.results.run_listing import list_runs, runs_in
 from backstory.runs.run import load_run
 from backstory.storage.lock import locked
 from backstory.storage.run_files import check_results_exist, check_run_exists
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 from drawings import lines_of, texts
 from printed import terminal_lines
 
-from backstory.config import UserError
 from backstory.reports import read, render, result_from
 from backstory.reports.sections import evaluation_section as memory
 from backstory.reports.sections.evaluation_section import Named, grouped_by_text
 from backstory.results import RunResults
 from backstory.results.evaluation_record import MemoryRecord
+from backstory.utils.errors import UserError
 
 
 def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: Any) -> dict[str, Any]:

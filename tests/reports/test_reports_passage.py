@@ -14,9 +14,9 @@ from passages import WORDS, led, passage
 from rich.color import Color
 from rich.console import Console
 
-from backstory.config import UserError
 from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, theme
 from backstory.results.passage import MOST_SHOWN
+from backstory.utils.errors import UserError
 
 finite = st.floats(-1e9, 1e9)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -10,10 +10,10 @@ import pytest
 from drawings import marks_of, texts
 from printed import terminal_lines
 
-from backstory.config import UserError
 from backstory.evaluation import evaluate
 from backstory.reports import read, render, result_from
 from backstory.reports.sections import evaluation_section as recency
+from backstory.utils.errors import UserError
 
 
 def measured(

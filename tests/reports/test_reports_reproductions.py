@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from backstory.config import UserError
 from backstory.reports import read, render
 from backstory.reports.phrases import summary
 from backstory.reports.sections import reproduction_section as epochs
@@ -24,6 +23,7 @@ from backstory.reports.sections.reproduction_section import (
 from backstory.reports.tables import compact
 from backstory.reports.theme import rendered
 from backstory.results import ReproductionFigures
+from backstory.utils.errors import UserError
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backstory.config import UserError
 from backstory.reports import read, write
+from backstory.utils.errors import UserError
 
 
 def test_a_run_is_read_with_training_first(run: Any) -> None:

@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console
 from searched import parameter, saved, search, trial
 
-from backstory.config import UserError, formats
 from backstory.reports import Result, render, render_search, result_from, to_text
 from backstory.reports.phrases import search_summary
 from backstory.reports.sections import search_section as searches
 from backstory.results import SearchFigures
 from backstory.results.search_record import ParameterRecord
+from backstory.utils import formats
+from backstory.utils.errors import UserError
 
 
 def found(**changes: Any) -> Result:

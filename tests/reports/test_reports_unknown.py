@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from backstory.config import UserError
-from backstory.config.scores import UnknownShare
 from backstory.reports import figures_table, read, write
 from backstory.reports.phrases import summary
 from backstory.results import UnknownTokens
+from backstory.utils.errors import UserError
+from backstory.utils.scores import UnknownShare
 
 LOST = UnknownTokens.counted(UnknownShare(20123, 2012, 1811, "words")).to_dict()
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from drawings import NAMESPACE, texts
 
-from backstory.config import UserError
 from backstory.reports import Result, render_passage, result_from
 from backstory.reports.sections.passage_section import heads_table, memory_weights, older_words
 from backstory.results.explanation_record import MemoryExplanation
+from backstory.utils.errors import UserError
 
 
 def weights(slots: int = 5, tokens: int = 8) -> dict[str, Any]:

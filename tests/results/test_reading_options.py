@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 import backstory as bs
-from backstory.config import UserError, options
+from backstory.config import options
 from backstory.config.options import ReadingOptions
 from backstory.reports.phrases import special_settings
 from backstory.results import EvaluationFigures, read, suite_run_record
 from backstory.results.run_results import renewal
 from backstory.results.suite_run_record import ReadingRecord
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture(autouse=True)

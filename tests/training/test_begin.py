@@ -12,12 +12,13 @@ import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
 
 from backstory.cli.main import main
-from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
+from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig
 from backstory.evaluation import evaluate
 from backstory.runs import run_folder
 from backstory.runs.run import load_run, weights_hash
 from backstory.storage.atomic import write_atomically
 from backstory.training import Stopped, loop
+from backstory.utils.errors import UserError
 
 Train = Callable[..., dict]
 BUFFER = SpanBufferConfig(size=12, span=4)

@@ -12,13 +12,14 @@ from runs import with_model, with_training
 from tiers import fast_then_full
 
 from backstory.cli.evaluation_text import describe, summary
-from backstory.config import RunConfig, formats, recipes
-from backstory.config.scores import format_score
+from backstory.config import RunConfig, recipes
 from backstory.evaluation import evaluate
 from backstory.reports.phrases import learning_caption
 from backstory.reports.phrases import summary as sentence
 from backstory.results import read
 from backstory.training import train
+from backstory.utils import formats
+from backstory.utils.scores import format_score
 
 
 @pytest.mark.full

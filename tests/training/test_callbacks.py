@@ -9,11 +9,12 @@ import pytest
 import torch
 from runs import events, outcome, with_training
 
-from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError
+from backstory.config import AlgorithmConfig, RunConfig, TextConfig
 from backstory.data import prepare, rows
 from backstory.results.training_record import EpochRecord
 from backstory.training import train
 from backstory.training.callbacks import TrainingStep
+from backstory.utils.errors import UserError
 
 
 class Watching:

@@ -15,12 +15,12 @@ from rich.console import Console
 from runs import contents, events, outcome, with_training
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from backstory.config import RunConfig, UserError
-from backstory.config.errors import NoDisk
+from backstory.config import RunConfig
 from backstory.runs.run import load_run
 from backstory.storage import manifest
 from backstory.training import Stopped, train
 from backstory.training.events import MetricsLog
+from backstory.utils.errors import NoDisk, UserError
 
 Train = Callable[..., dict]
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from runs import checkpoints, events, outcome, with_model, with_training
 
-from backstory.config import EmbeddingConfig, LSTMConfig, RecallConfig, RunConfig, TextConfig, UserError, to_yaml
+from backstory.config import EmbeddingConfig, LSTMConfig, RecallConfig, RunConfig, TextConfig, to_yaml
 from backstory.jobs.ranks import joined
 from backstory.storage.checkpoint import read_checkpoint
+from backstory.utils.errors import UserError
 
 pytestmark = pytest.mark.full
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")

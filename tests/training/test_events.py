@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from runs import contents, events, saved_progress, with_training
 
-from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config import RunConfig, to_yaml
 from backstory.training import Stopped
 from backstory.training import events as room
+from backstory.utils.errors import UserError
 
 Train = Callable[..., dict]
 

@@ -44,13 +44,10 @@ from backstory.config import (
     TrainingConfig,
     TransformerConfig,
     TrellisConfig,
-    UserError,
     recipes,
     to_dict,
 )
-from backstory.config import clock as clock_module
 from backstory.config.ignored_settings import dotted_names, ignored_settings
-from backstory.config.process import StopRequest
 from backstory.config.strict import conforming
 from backstory.data import Dataset, check_synthetic, prepare
 from backstory.models import build_model, choose_precision
@@ -59,6 +56,9 @@ from backstory.runs.run_folder import RunFolder
 from backstory.training import checkpointing, loop
 from backstory.training.loop import Trainer
 from backstory.training.word_vectors import initialise_from_counts
+from backstory.utils import clock as clock_module
+from backstory.utils.errors import UserError
+from backstory.utils.process import StopRequest
 
 CPU = torch.device("cpu")
 TEXT = "Ann saw the tea and Bob sold the jam\nann took more ink\nThe jam saw Bob and the tea\n"

@@ -12,7 +12,7 @@ from rich.console import Console
 from runs import events, with_training
 
 from backstory.cli.train import TrainArguments, parse_with_recipe
-from backstory.config import RunConfig, TrainingConfig, UserError
+from backstory.config import RunConfig, TrainingConfig
 from backstory.data import Dataset
 from backstory.jobs.ranks import Ranks
 from backstory.runs.run import load_run, weights_hash
@@ -20,6 +20,7 @@ from backstory.training import Stopped, loop, stages, train
 from backstory.training.callbacks import TrainingStep
 from backstory.training.events import Events
 from backstory.training.progress import Progress
+from backstory.utils.errors import UserError
 
 Train = Callable[..., dict]
 

@@ -15,10 +15,10 @@ import torch
 from filelock import lock_descriptor
 from runs import contents, outcome, with_training
 
-from backstory.config import RunConfig, UserError
-from backstory.config.errors import NoDisk
+from backstory.config import RunConfig
 from backstory.storage import lock
 from backstory.storage.lock import LOCK, held, locked
+from backstory.utils.errors import NoDisk, UserError
 
 Train = Callable[..., dict]
 HOLDER = """

@@ -15,8 +15,7 @@ import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
 
-from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
-from backstory.config.process import StopRequest
+from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten
@@ -27,6 +26,8 @@ from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Likelihood, Stopped, loop
 from backstory.training.loop import Trainer
 from backstory.training.optimizers import non_monotonic
+from backstory.utils.errors import NonFiniteError
+from backstory.utils.process import StopRequest
 
 Train = Callable[..., dict]
 Segments = list[tuple[torch.Tensor, dict, dict]]

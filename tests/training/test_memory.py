@@ -21,16 +21,16 @@ from backstory.config import (
     RunConfig,
     TransformerConfig,
     TrellisConfig,
-    UserError,
     from_dict,
     recipes,
     to_dict,
 )
-from backstory.config.free_memory import available_memory
 from backstory.models import Precision
 from backstory.models.devices import available, choose_precision
 from backstory.training import memory_estimate as memory
 from backstory.training.memory_estimate import Text, check_memory, estimate
+from backstory.utils.errors import UserError
+from backstory.utils.free_memory import available_memory
 
 CPU = torch.device("cpu")
 FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from backstory.config import ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
+from backstory.config import ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig
 from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.models import Activations, Interpolation, Softmax, outline
 from backstory.training import Likelihood
 from backstory.training.objectives import GatedLikelihood, build_objective, likelihood
+from backstory.utils.errors import UserError
 
 BATCH, TIME, UNITS, TYPES = 2, 4, 3, 5
 

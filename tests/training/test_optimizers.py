@@ -23,11 +23,11 @@ from backstory.config import (
     SoftmaxConfig,
     TrainingConfig,
     TransformerConfig,
-    UserError,
     from_dict,
 )
 from backstory.models import build_model
 from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic, parameter_groups
+from backstory.utils.errors import UserError
 
 CURVATURE = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
 RATE, DECAY, TRIGGER = 0.3, 0.01, 5

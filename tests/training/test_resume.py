@@ -35,13 +35,13 @@ from backstory.config import (
     SoftmaxConfig,
     SpanBufferConfig,
     TextConfig,
-    UserError,
     to_yaml,
 )
 from backstory.models.kernels import recurrence
 from backstory.results import result_at
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
+from backstory.utils.errors import UserError
 
 Train = Callable[..., dict]
 StopAfter = Callable[[int], None]

@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 from runs import checkpoints, contents, events, with_training
 
-from backstory.config import RunConfig, UserError, from_yaml
-from backstory.config.process import StopRequest
+from backstory.config import RunConfig, from_yaml
 from backstory.runs import run_folder
 from backstory.runs.run import load_run, weights_hash
 from backstory.storage.lock import LOCK
 from backstory.training import train
 from backstory.training.events import MetricsLog, read_events
+from backstory.utils.errors import UserError
+from backstory.utils.process import StopRequest
 
 Train = Callable[..., dict]
 

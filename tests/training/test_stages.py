@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from runs import with_settings
 
-from backstory.config import ModelConfig, TrainingConfig, UserError
+from backstory.config import ModelConfig, TrainingConfig
 from backstory.training import stages
 from backstory.training.progress import Progress
+from backstory.utils.errors import UserError
 
 
 def settings(**changes: Any) -> TrainingConfig:

@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 from runs import outcome, with_training
 
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig
 from backstory.models.devices import restored_threads
 from backstory.models.thread_timing import fastest_threads
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.training import Stopped, threads, train
+from backstory.utils.errors import UserError
 
 
 @pytest.fixture

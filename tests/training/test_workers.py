@@ -23,13 +23,13 @@ from backstory.config import (
     NTMConfig,
     RunConfig,
     TextConfig,
-    UserError,
     to_dict,
 )
 from backstory.jobs.ranks import Ranks
 from backstory.jobs.workers import hosted
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
+from backstory.utils.errors import UserError
 
 Train = Callable[..., Any]
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")
@@ -171,7 +171,7 @@ def test_a_killed_worker_is_one_line(tiny_config: RunConfig, quietly: Train, tmp
 PLUGIN = """
 import os, signal
 from backstory.readers import StaticReader
-from backstory.config.process import launched
+from backstory.utils.process import launched
 
 predict = StaticReader.predict
 

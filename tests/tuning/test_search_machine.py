@@ -12,15 +12,14 @@ from optuna.trial import TrialState
 from rich.console import Console
 from test_search_queue import claimed, queue
 
-from backstory.config import UserError
-from backstory.config.errors import NoDisk, refused
-from backstory.config.process import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import CommandExit, Job, JobDisplay
 from backstory.storage.lock import locked
 from backstory.tuning.sweep_storage import SweepFolder, open_storage
 from backstory.tuning.trials import COLUMNS, TRIES, SweepJobs
+from backstory.utils.errors import NoDisk, UserError, refused
+from backstory.utils.process import StopRequest
 
 FULL = "backstory: cannot write to x: No space left on device; make room on that disk, and go on with --resume"
 SAYS = {

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
-from backstory.config import RunConfig, UserError, from_yaml
+from backstory.config import RunConfig, from_yaml
 from backstory.storage.lock import in_turn, locked
 from backstory.tuning import trials
 from backstory.tuning.space import Space, parameters
@@ -31,6 +31,7 @@ from backstory.tuning.sweep_storage import (
 )
 from backstory.tuning.sweeps import read_sweep
 from backstory.tuning.trials import TRIES, ClaimedTrial, TrialJob, TrialQueue, first_of
+from backstory.utils.errors import UserError
 
 SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
 RECIPE = RunConfig()

@@ -8,11 +8,12 @@ import pytest
 import torch
 import yaml
 
-from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_dict
+from backstory.config import RunConfig, from_dict, from_yaml, recipes, to_dict
 from backstory.models import Activations, Softmax
 from backstory.training import Likelihood
 from backstory.tuning import space as spaces
 from backstory.tuning.space import Parameter, Space, draw, lookup, parameters, warn_ignored
+from backstory.utils.errors import UserError
 
 RECIPE = RunConfig()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from backstory.cli.command_line import JsonOutput, announce, parse
-from backstory.config import plural, recipes
+from backstory.config import recipes
 from backstory.config.strict import between
+from backstory.utils.errors import plural
 
 if TYPE_CHECKING:
     from backstory.training.speed import MachineSpeed, RecipeSpeed
@@ -34,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(BenchmarkArguments, arguments, "benchmark")
     configs = {Path(name).stem: recipes.load(name) for name in args.recipes}
     announce("measuring the speed of training and reading; this takes about a minute on idle cores")
-    from backstory.config.terminal import progress_bar
     from backstory.training.speed import measure_speed
+    from backstory.utils.terminal import progress_bar
 
     with progress_bar("benchmark", "measurements") as progress:
         speed = measure_speed(configs, args.types, args.device, args.precision, progress)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.config import UserError
 from backstory.config.plugin_files import load_plugin, where
+from backstory.utils.errors import UserError
 
 if TYPE_CHECKING:
     from backstory.plugins import Registered

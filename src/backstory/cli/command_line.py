@@ -20,16 +20,16 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from backstory.cli import help_page
 from backstory.cli.flags import NONE, expanded, read_path, takes_all_settings
 from backstory.cli.mistakes import explain, repetition
-from backstory.config import UserError, nearest, pasted, validate
-from backstory.config.errors import check_name, check_utf8
+from backstory.config import validate
 from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.plugin_files import LOADED
-from backstory.config.process import first_here
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.schema import SPLITS
-from backstory.config.small_file import is_pipe, user_path
-from backstory.config.terminal import fitted, one_line, printable_json
 from backstory.storage.run_files import check_run_exists, check_source_exists
+from backstory.utils.errors import UserError, check_name, check_utf8, nearest, pasted
+from backstory.utils.process import first_here
+from backstory.utils.small_file import is_pipe, user_path
+from backstory.utils.terminal import fitted, one_line, printable_json
 
 T = TypeVar("T")
 

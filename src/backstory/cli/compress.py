@@ -11,11 +11,11 @@ import tyro
 from tyro.conf import UseAppendAction
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, typed_text
-from backstory.config import UserError
 from backstory.config.options import SAVE_EVERY, LoadOptions, Precision, ReadingOptions
-from backstory.config.small_file import user_path
 from backstory.config.strict import between
-from backstory.config.terminal import ProgressCallback, failure, one_line, plain, progress_bar
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import user_path
+from backstory.utils.terminal import ProgressCallback, failure, one_line, plain, progress_bar
 
 if TYPE_CHECKING:
     from backstory.codec import Compressed

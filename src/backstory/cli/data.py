@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
-from backstory.config import TextConfig, UserError, pasted
+from backstory.config import TextConfig
 from backstory.config.strict import between
-from backstory.config.terminal import progress_bar, shown_progress
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.terminal import progress_bar, shown_progress
 
 if TYPE_CHECKING:
     from backstory.data import Dataset

@@ -9,8 +9,8 @@ import tyro
 
 from backstory.cli.command_line import RUN, parse
 from backstory.cli.compress import coding, hand_over, named, output, source, title
-from backstory.config import UserError
-from backstory.config.terminal import one_line
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import one_line
 
 CODE = "A file of `backstory compress`, or - for standard input."
 

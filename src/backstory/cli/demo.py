@@ -11,12 +11,12 @@ import tyro
 
 from backstory.cli import train
 from backstory.cli.command_line import announce, parse
-from backstory.config import pasted, recipes
-from backstory.config.errors import FolderConflict
-from backstory.config.formats import count, perplexity, signed_percent
-from backstory.config.process import Interrupted, Stopped
-from backstory.config.scores import bounded
-from backstory.config.terminal import fitted, make_console, progress_bar
+from backstory.config import recipes
+from backstory.utils.errors import FolderConflict, pasted
+from backstory.utils.formats import count, perplexity, signed_percent
+from backstory.utils.process import Interrupted, Stopped
+from backstory.utils.scores import bounded
+from backstory.utils.terminal import fitted, make_console, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures

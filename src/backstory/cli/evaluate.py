@@ -10,10 +10,10 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, text_source
 from backstory.cli.evaluation_text import corpora_table, describe, summary, untuned
-from backstory.config import NonFiniteError, UserError
 from backstory.config.options import EvalOptions
-from backstory.config.terminal import fitted, one_line, progress_bar
 from backstory.storage.run_files import A_RUN, kind_of_runs
+from backstory.utils.errors import NonFiniteError, UserError
+from backstory.utils.terminal import fitted, one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures, Result

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.config import pasted
-from backstory.config.formats import MISSING, alone, quantity, signed_percent
 from backstory.config.options import options_in_words
 from backstory.config.plugin_files import plugin_flags
-from backstory.config.scores import IN_BITS, bounded, format_score
-from backstory.config.terminal import make_console
+from backstory.utils.errors import pasted
+from backstory.utils.formats import MISSING, alone, quantity, signed_percent
+from backstory.utils.scores import IN_BITS, bounded, format_score
+from backstory.utils.terminal import make_console
 
 if TYPE_CHECKING:
     from backstory.results import EvaluationFigures, Result

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from backstory.cli.command_line import parse
 from backstory.cli.examine import ExamineArguments, examined
-from backstory.config.process import run_program
 from backstory.jobs.ranks import joined
 from backstory.jobs.worker import serve
+from backstory.utils.process import run_program
 
 
 def work(arguments: Sequence[str]) -> None:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, text_source
-from backstory.config import UserError, pasted
 from backstory.config.examination_options import ExamineOptions
-from backstory.config.free_memory import available_memory
-from backstory.config.process import cpu_cores
-from backstory.config.small_file import is_pipe
 from backstory.config.strict import between
-from backstory.config.terminal import progress_bar, terminal_width
 from backstory.jobs.child import threads
 from backstory.jobs.workers import MOST_WORKERS, hosted, started_ranks
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.free_memory import available_memory
+from backstory.utils.process import cpu_cores
+from backstory.utils.small_file import is_pipe
+from backstory.utils.terminal import progress_bar, terminal_width
 
 if TYPE_CHECKING:
     from backstory.context import ExaminationResult

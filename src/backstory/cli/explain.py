@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 import tyro
 
 from backstory.cli.command_line import RUN, JsonOutput, announce, parse, print_json, text_source
-from backstory.config import UserError, check_name
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, CompareOptions, ExplainOptions
-from backstory.config.terminal import fitted, make_console, progress_bar
 from backstory.storage.atomic import check_apart
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.terminal import fitted, make_console, progress_bar
 
 if TYPE_CHECKING:
     from backstory.results import Result

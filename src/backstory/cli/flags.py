@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import tyro
 
-from backstory.config import UserError, nearest
-from backstory.config.errors import written_out
-from backstory.config.small_file import user_path
+from backstory.utils.errors import UserError, nearest, written_out
+from backstory.utils.small_file import user_path
 
 NONE = ("none", "None")
 """Spellings of no value; messages have the first."""

@@ -10,10 +10,10 @@ from typing import Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, print_json, typed_text
-from backstory.config import UserError, pasted
 from backstory.config.options import Precision
 from backstory.config.strict import between
-from backstory.config.terminal import failure
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.terminal import failure
 
 LARGEST = 1 << 24
 """Bytes of a prompt from standard input."""

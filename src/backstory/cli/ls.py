@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_type_hints
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
-from backstory.config import ModelConfig, UserError, nearest, pasted, recipes
-from backstory.config.formats import MISSING
+from backstory.config import ModelConfig, recipes
 from backstory.config.renamed import refuse_old_listing
-from backstory.config.scores import IN_BITS, bits, bounded, perplexity
-from backstory.config.terminal import fitted
+from backstory.utils.errors import UserError, nearest, pasted
+from backstory.utils.formats import MISSING
+from backstory.utils.scores import IN_BITS, bits, bounded, perplexity
+from backstory.utils.terminal import fitted
 
 if TYPE_CHECKING:
     from backstory.results.run_listing import RunSummary

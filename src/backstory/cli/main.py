@@ -12,10 +12,10 @@ try:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from backstory.config.errors import NonFiniteError, UserError, check_name, damaged_bytecode, out_of_memory, refused
     from backstory.config.plugin_files import beside_plugins, load_plugins, of_plugin, split_plugins
-    from backstory.config.process import Interrupted, Stopped, first_here, interruptible, run_program
-    from backstory.config.terminal import failure, printing
+    from backstory.utils.errors import NonFiniteError, UserError, check_name, damaged_bytecode, out_of_memory, refused
+    from backstory.utils.process import Interrupted, Stopped, first_here, interruptible, run_program
+    from backstory.utils.terminal import failure, printing
 except KeyboardInterrupt:  # before there is a handler for it
     print("backstory: interrupted", file=sys.stderr)
     sys.exit(130)  # 128 + SIGINT

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from backstory.cli.flags import Setting, other_kinds, reads, settings
-from backstory.config import pasted
 from backstory.config.renamed import present_flag
+from backstory.utils.errors import pasted
 
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
 ELSEWHERE: Mapping[str, Sequence[str]] = {

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
-from backstory.config import UserError, plural
-from backstory.config.formats import quantity
 from backstory.config.options import Precision
-from backstory.config.scores import UnknownShare, advice, bounded, perplexity
 from backstory.config.strict import between
-from backstory.config.terminal import cell, failure, make_console, printable_json
+from backstory.utils.errors import UserError, plural
+from backstory.utils.formats import quantity
+from backstory.utils.scores import UnknownShare, advice, bounded, perplexity
+from backstory.utils.terminal import cell, failure, make_console, printable_json
 
 if TYPE_CHECKING:
     from backstory.evaluation.session import Line, Session
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("--resume needs a saved session; say which with --session")
 
     announce(f"loading {args.run}", args.run, readers=args.reader)
-    from backstory.config.process import StopRequest
     from backstory.evaluation.session import session
+    from backstory.utils.process import StopRequest
 
     typed = standard_input()
     console, listening = make_console(highlight=False, soft_wrap=True), StopRequest()

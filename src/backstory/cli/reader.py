@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import tyro
 
 from backstory.cli.command_line import CorpusArguments, JsonOutput, announce, dispatch, parse, print_json
-from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import TUNED_TOKENS, GateSettings, MetaTraining
 from backstory.config.strict import between
-from backstory.config.terminal import progress_bar
+from backstory.utils.errors import UserError, pasted, plural
+from backstory.utils.terminal import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,9 +153,9 @@ def train(arguments: Sequence[str]) -> int:
     args = parse(TrainReaderArguments, arguments, "reader train")
 
     announce(f"training {args.name} for {args.run}", args.run, readers=(args.reader,), splits=(args.split,))
-    from backstory.config.scores import bounded, perplexity
     from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
+    from backstory.utils.scores import bounded, perplexity
 
     stack = parse_stack(args.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
@@ -190,7 +190,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """Return the best settings of a search, one per line, and those beyond which better ones may lie."""
-    from backstory.config.scores import bounded, perplexity
+    from backstory.utils.scores import bounded, perplexity
 
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]

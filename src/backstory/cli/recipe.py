@@ -11,11 +11,11 @@ import tyro
 import yaml
 
 from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
-from backstory.config import RunConfig, UserError, pasted, recipes, to_dict
-from backstory.config.errors import refused
-from backstory.config.small_file import user_path
+from backstory.config import RunConfig, recipes, to_dict
 from backstory.config.strict import changes
 from backstory.storage.atomic import write_atomically
+from backstory.utils.errors import UserError, pasted, refused
+from backstory.utils.small_file import user_path
 
 
 @dataclass(frozen=True)

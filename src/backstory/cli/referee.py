@@ -10,11 +10,11 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse, typed_text
-from backstory.config import UserError
 from backstory.config.options import part_of
 from backstory.config.plugin_files import load_factory
 from backstory.config.referee_options import RefereeOptions
-from backstory.config.terminal import one_line, progress_bar
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import one_line, progress_bar
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
-from backstory.config import UserError, pasted
+from backstory.utils.errors import UserError, pasted
 
 ENDINGS = (".html", ".md", ".tex", ".csv")
 """Endings of what a report can be written to."""

@@ -11,10 +11,10 @@ import tyro
 from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.cli.reader import StatisticsArguments, TrainReaderArguments, TuneReaderArguments
-from backstory.config import UserError, pasted
-from backstory.config.formats import duration
 from backstory.config.strict import between
-from backstory.config.terminal import fitted
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.formats import duration
+from backstory.utils.terminal import fitted
 
 if TYPE_CHECKING:
     from backstory.papers.reproduction import Reproduction

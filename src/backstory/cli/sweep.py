@@ -11,10 +11,11 @@ import tyro
 from backstory.cli.command_line import JsonOutput, announce, dispatch, parse, print_json
 from backstory.cli.flags import typed_settings
 from backstory.cli.train import parse_with_recipe
-from backstory.config import RunConfig, UserError, pasted
+from backstory.config import RunConfig
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.strict import between
-from backstory.config.terminal import make_console
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.terminal import make_console
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ import tyro
 from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.cli.flags import errors_as_typed, expanded, typed_settings
-from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
-from backstory.config.errors import check_utf8
+from backstory.config import RunConfig, from_dict, recipes, to_dict
 from backstory.config.ignored_settings import warn_ignored
 from backstory.config.plugin_files import plugin_flags
-from backstory.config.process import Interrupted, Stopped, first_here
-from backstory.config.scores import format_score
 from backstory.config.strict import between
-from backstory.config.terminal import fitted, shown_progress
 from backstory.storage.run_files import check_run_exists
+from backstory.utils.errors import UserError, check_utf8, pasted, plural
+from backstory.utils.process import Interrupted, Stopped, first_here
+from backstory.utils.scores import format_score
+from backstory.utils.terminal import fitted, shown_progress
 
 if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode

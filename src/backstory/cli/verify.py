@@ -9,9 +9,9 @@ import tyro
 
 from backstory.cli.command_line import JsonOutput, announce, parse
 from backstory.cli.compress import source, title
-from backstory.config.formats import quantity
-from backstory.config.scores import format_score
-from backstory.config.terminal import one_line, progress_bar
+from backstory.utils.formats import quantity
+from backstory.utils.scores import format_score
+from backstory.utils.terminal import one_line, progress_bar
 
 if TYPE_CHECKING:
     from backstory.evaluation.proving import Verification

@@ -16,7 +16,6 @@ import torch
 
 from backstory.codec.range_coder import Coder, Encoder
 from backstory.codec.token_code import CodedText
-from backstory.config import UserError
 from backstory.readers import Reader
 from backstory.readers.reading_threads import resume_threads
 from backstory.readers.saved_reading import (
@@ -30,6 +29,7 @@ from backstory.readers.saved_reading import (
 from backstory.storage.atomic import LONGEST_NAME
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
+from backstory.utils.errors import UserError
 
 PROGRESS = {"step": int, "rows": int, "coder": dict[str, Any], "parts": dict[str, float], "checked": int}
 CODER = {"low": str, "range": str, "bits": float}

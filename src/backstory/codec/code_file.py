@@ -9,9 +9,9 @@ import zlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast, get_type_hints
 
-from backstory.config import UserError
-from backstory.config.terminal import one_line
 from backstory.storage.documents import has_fields, parse
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import one_line
 
 MARK = b"\x8bBKS"
 VERSION = 2

@@ -32,16 +32,16 @@ from backstory.codec.setting import (
 )
 from backstory.codec.spelling import Speller, Spelling
 from backstory.codec.token_code import BrokenCode, code_text, one_by_one, side_by_side
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.options import SAVE_EVERY, LoadOptions
-from backstory.config.terminal import ProgressCallback, one_line
 from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader, check_rows
 from backstory.readers.reading_threads import COLUMNS, TOKENS, choose_threads
 from backstory.readers.registry import ConfiguredLayer, open_reader
 from backstory.readers.saved_reading import reader_identity
 from backstory.runs.run import Run
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback, one_line
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,14 @@ from backstory.codec.range_coder import Coder, Decoder, Encoder
 from backstory.codec.setting import Source, broken, describe, ids_hash, name_of, open_decoder, read_all, same_threads
 from backstory.codec.spelling import Unit
 from backstory.codec.token_code import BrokenCode, CodedText, code_lines, code_text, line_groups, side_by_side
-from backstory.config import UserError
-from backstory.config.errors import pasted
 from backstory.config.options import LoadOptions, ModelOptions
-from backstory.config.terminal import ProgressCallback, one_line
 from backstory.data import Split
 from backstory.readers import Reader
 from backstory.readers.base import blocks
 from backstory.readers.registry import ConfiguredLayer
 from backstory.runs.run import Run
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.terminal import ProgressCallback, one_line
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,8 @@ import torch
 
 from backstory.codec.code_file import Header
 from backstory.codec.token_code import CodedText
-from backstory.config import UserError, from_dict
-from backstory.config.errors import OF_PLUGIN, refused, shown
+from backstory.config import from_dict
 from backstory.config.options import LoadOptions
-from backstory.config.small_file import open_regular
-from backstory.config.terminal import one_line
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.models.devices import device_name
@@ -29,6 +26,9 @@ from backstory.storage.atomic import check_apart, check_new, check_writable, swe
 from backstory.storage.documents import json_digest
 from backstory.storage.provenance import versions
 from backstory.storage.run_files import check_outside_runs
+from backstory.utils.errors import OF_PLUGIN, UserError, refused, shown
+from backstory.utils.small_file import open_regular
+from backstory.utils.terminal import one_line
 
 Source = Path | str | bytes | BinaryIO
 """The path of a file, its bytes, or a file that is open for bytes."""

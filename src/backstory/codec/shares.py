@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from backstory.codec.range_coder import TOTAL_BITS
-from backstory.config import UserError
 from backstory.models.kernels import compiled
+from backstory.utils.errors import UserError
 
 TOLERANCE = 1e-3
 """Largest distance of the sum of a distribution from one; the rounding of float32 over a large vocabulary stays far below."""

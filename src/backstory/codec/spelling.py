@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from backstory.codec.byte_model import ByteModel
 from backstory.codec.range_coder import AdaptiveBits, Coder
-from backstory.config import UserError
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.built_in import BEGIN, END, Tokenizer
 from backstory.data.tokenizers.pieces import Pieces, bytes_of, parts
 from backstory.data.tokenizers.vocabulary import lowered
+from backstory.utils.errors import UserError
 
 ESCAPED = -1
 """In the place of an id: no type stands for this unit, which is spelled out."""

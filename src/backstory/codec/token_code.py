@@ -18,9 +18,9 @@ from backstory.codec.code_file import CHECK_BITS, CHECK_EVERY
 from backstory.codec.range_coder import Coder
 from backstory.codec.shares import cumulative_shares
 from backstory.codec.spelling import ESCAPED, Speller, Unit, kind_of_last
-from backstory.config.terminal import ProgressCallback
 from backstory.readers import Reader
 from backstory.readers.base import line_batches
+from backstory.utils.terminal import ProgressCallback
 
 Rows = Sequence[tuple[int, int]]
 """Where the texts begin and end (exclusive) that are read side by side, each from the reader's start."""

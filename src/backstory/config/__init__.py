@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         TransformerConfig,
         TrellisConfig,
     )
-    from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
     from backstory.config.model_parts import (
         AuxiliarySoftmaxConfig,
         DualConfig,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
         validate,
     )
 
-_MODULES = ("errors", "strict", "cores", "model_parts", "schema")
+_MODULES = ("strict", "cores", "model_parts", "schema")
 """The modules that the names come from; each imports those before it."""
 
 __all__ = [
@@ -69,7 +68,6 @@ __all__ = [
     "NTMConfig",
     "NoBufferConfig",
     "NoDualConfig",
-    "NonFiniteError",
     "RecallConfig",
     "RewardConfig",
     "RunConfig",
@@ -79,16 +77,11 @@ __all__ = [
     "TrainingConfig",
     "TransformerConfig",
     "TrellisConfig",
-    "UserError",
     "between",
     "changes",
-    "check_name",
     "from_dict",
     "from_saved",
     "from_yaml",
-    "nearest",
-    "pasted",
-    "plural",
     "probability",
     "to_dict",
     "to_yaml",

@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
-from backstory.config.arguments import Options, described
-from backstory.config.errors import UserError
 from backstory.config.options import ModelOptions, Precision, folder_name, part_of
 from backstory.config.strict import between, changes
+from backstory.utils.arguments import Options, described
+from backstory.utils.errors import UserError
 
 MAXIMUM_CONTEXT, CONTEXT = 1000, 300
 """Lengths of contexts unless they are given, or the model reads fewer tokens at once."""

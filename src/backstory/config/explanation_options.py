@@ -7,9 +7,9 @@ from typing import Literal, Self
 
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
-from backstory.config.errors import UserError
 from backstory.config.options import ModelOptions, Precision, changed_parts
 from backstory.config.strict import between
+from backstory.utils.errors import UserError
 
 LONGEST_PASSAGE = 2000
 """The most words of a passage."""

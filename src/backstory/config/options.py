@@ -10,10 +10,10 @@ from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar, cast
 import tyro
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
-from backstory.config.arguments import Options, checked
-from backstory.config.errors import UserError, check_name
-from backstory.config.formats import count
 from backstory.config.strict import between, changes
+from backstory.utils.arguments import Options, checked
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.formats import count
 
 T = TypeVar("T")
 Precision = Literal["auto", "float32", "bfloat16"]

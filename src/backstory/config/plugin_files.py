@@ -11,9 +11,9 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from backstory.config.errors import UserError, check_name, pasted, shown
 from backstory.config.plugin_sources import PluginSource, source_of_file, source_of_main, source_of_module
-from backstory.config.small_file import resolved, user_path
+from backstory.utils.errors import UserError, check_name, pasted, shown
+from backstory.utils.small_file import resolved, user_path
 
 VARIABLE = "BACKSTORY_PLUGINS"
 """Environment variable with the plugins of this process, which the processes that it starts load as well."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from backstory.config.small_file import resolved
+from backstory.utils.small_file import resolved
 
 
 @dataclass(frozen=True)

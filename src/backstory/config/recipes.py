@@ -9,12 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from backstory.config.arguments import checked
-from backstory.config.errors import UserError, check_name, pasted, shown
 from backstory.config.ignored_settings import dotted_names, warn_ignored
 from backstory.config.schema import RunConfig
-from backstory.config.small_file import user_path
 from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, check_name, pasted, shown
+from backstory.utils.small_file import user_path
 
 T = TypeVar("T")
 CONFIG = "config.yaml"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tyro
 
-from backstory.config.arguments import Options
-from backstory.config.errors import UserError, check_name, shown
 from backstory.config.strict import between
+from backstory.utils.arguments import Options
+from backstory.utils.errors import UserError, check_name, shown
 
 CLAIMS = ("tokens", "bytes", "nats_per_token", "perplexity", "bits_per_token", "bits_per_byte")
 """Figures that can be claimed."""

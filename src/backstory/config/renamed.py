@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from backstory.config.errors import UserError
+from backstory.utils.errors import UserError
 
 T = TypeVar("T")
 Table = Mapping[str, str]

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backstory.config.cores import CoreConfig, LSTMConfig
-from backstory.config.errors import UserError
 from backstory.config.model_parts import (
     AuxiliarySoftmaxConfig,
     DualConfig,
@@ -16,6 +15,7 @@ from backstory.config.model_parts import (
     SpanBufferConfig,
 )
 from backstory.config.strict import between
+from backstory.utils.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 """The splits of a corpus, in the order in which they are prepared."""

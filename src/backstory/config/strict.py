@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal, TypeVar, Union
 
 import yaml
 
-from backstory.config.arguments import checked
-from backstory.config.errors import OF_PLUGIN, UserError, nearest, shown, written_out
 from backstory.config.renamed import current_settings, refuse_old_settings
-from backstory.config.small_file import read_small_text
+from backstory.utils.arguments import checked
+from backstory.utils.errors import OF_PLUGIN, UserError, nearest, shown, written_out
+from backstory.utils.small_file import read_small_text
 
 T = TypeVar("T")
 Expand = Callable[[Any, str], Any]

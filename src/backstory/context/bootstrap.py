@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.arguments import checked, diagnosed
 from backstory.results.seed_gain import t_limit
+from backstory.utils.arguments import checked, diagnosed
 
 RESAMPLES = 2000
 CHUNK = 1 << 24

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.scores import perplexity
 from backstory.context.bootstrap import (
     EffectiveContext,
     Interval,
@@ -35,6 +32,9 @@ from backstory.results.examination_record import (
     TruncationGroup,
 )
 from backstory.results.validation import LARGEST_NUMBER
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.scores import perplexity
 
 THRESHOLD = 0.01
 

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from backstory.config import UserError, check_name
-from backstory.config.arguments import checked
 from backstory.context.bootstrap import clusters_of
 from backstory.context.scorer import Scorer
 from backstory.data.tags import word_classes
 from backstory.evaluation.metrics.nats_by_distance import last_seen
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, check_name
 
 FREQUENT = 800
 """Fewest occurrences of a frequent word in the training text."""

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from backstory.config.formats import MISSING, signed, signed_percent
-from backstory.config.scores import bounded
-from backstory.config.terminal import TABLE_WIDTH
 from backstory.results.common import OWN_TEXT
 from backstory.results.examination_record import (
     TRUNCATE,
@@ -16,6 +13,9 @@ from backstory.results.examination_record import (
     TruncationFigures,
 )
 from backstory.results.result_file import Result
+from backstory.utils.formats import MISSING, signed, signed_percent
+from backstory.utils.scores import bounded
+from backstory.utils.terminal import TABLE_WIDTH
 
 
 def table(result: Result[ExaminationFigures[Any]], width: int = TABLE_WIDTH) -> list[str]:

@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
-from backstory.config.terminal import ProgressCallback
 from backstory.context.examination import SPLITS, Advance, check_length
 from backstory.context.experiments import EXPERIMENTS
 from backstory.data import (
@@ -30,6 +27,9 @@ from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
 from backstory.readers import Reader
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 
 @dataclass(frozen=True, eq=False)

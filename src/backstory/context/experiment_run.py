@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import NonFiniteError, UserError
-from backstory.config.arguments import checked, diagnosed
-from backstory.config.terminal import ProgressCallback
 from backstory.context.effects import Effects, figures
 from backstory.context.examination import (
     Examination,
@@ -22,6 +19,9 @@ from backstory.context.examination import (
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
 from backstory.context.losses import Losses, LossStore
 from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
+from backstory.utils.arguments import checked, diagnosed
+from backstory.utils.errors import NonFiniteError, UserError
+from backstory.utils.terminal import ProgressCallback
 
 PIECE = 64
 """Targets that are scored together, whatever the number of processes and wherever an examination was stopped.

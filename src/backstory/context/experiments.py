@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backstory.config import UserError, check_name
-from backstory.config.arguments import checked, diagnosed
 from backstory.context.examination import Examination, usual_tags
 from backstory.data.tags import is_content, is_function
 from backstory.results.examination_record import PictureRecord
+from backstory.utils.arguments import checked, diagnosed
+from backstory.utils.errors import UserError, check_name
 
 CONTEXTS = (5, 10, 13, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
 BOUNDARIES = (1, 5, 10, 15, 20, 30, 50, 100, 200)

@@ -9,13 +9,9 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from backstory.config import UserError
-from backstory.config.arguments import checked, with_article
-from backstory.config.clock import CLOCK
 from backstory.config.examination_options import ExaminationSettings, ExamineOptions
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
-from backstory.config.terminal import ProgressCallback
 from backstory.context.effects import figures
 from backstory.context.examination import ProcessGroup, SingleProcess, check_splits
 from backstory.context.experiment_run import check_context, measure, reported_splits
@@ -38,6 +34,10 @@ from backstory.results.result_file import write_result
 from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
+from backstory.utils.arguments import checked, with_article
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 E = TypeVar("E", bound=ExaminationSettings)
 FORMAT = 1

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import UserError
-from backstory.config.errors import FolderConflict
-from backstory.config.small_file import open_regular
 from backstory.context.bootstrap import clusters_of
 from backstory.context.examination import Groups
 from backstory.storage.atomic import sweep_abandoned, write_atomically
+from backstory.utils.errors import FolderConflict, UserError
+from backstory.utils.small_file import open_regular
 
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"

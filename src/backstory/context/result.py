@@ -7,10 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.examination_options import ExaminationSettings
-from backstory.config.terminal import TABLE_WIDTH
 from backstory.context.effects import figures
 from backstory.context.examination_table import table
 from backstory.context.losses import LOSSES, Losses
@@ -21,6 +18,9 @@ from backstory.results.result_file import Result, as_examination, result_at, wri
 from backstory.storage.atomic import write_atomically
 from backstory.storage.provenance import check_place
 from backstory.storage.run_files import RESULT
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import TABLE_WIDTH
 
 
 @dataclass(frozen=True, eq=False, repr=False)

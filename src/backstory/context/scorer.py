@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked, described, diagnosed, with_article
 from backstory.data import Boundaries
 from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
 from backstory.readers import Reader
+from backstory.utils.arguments import checked, described, diagnosed, with_article
+from backstory.utils.errors import UserError
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""

@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from backstory.config import UserError, check_name, to_dict
+from backstory.config import to_dict
 from backstory.config.examination_options import ExaminationSettings, ExamineOptions
-from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, check_length
 from backstory.context.examined_text import AnnotatedText, WholeReading, row_length
 from backstory.context.experiments import EXPERIMENTS
@@ -27,6 +26,8 @@ from backstory.readers.neural_cache import NeuralCache
 from backstory.results.common import ProvenanceRecord
 from backstory.runs.model_in_memory import ModelElsewhere, architecture_hash
 from backstory.runs.run import weights_hash
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.scores import UnknownShare
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.arguments import checked
-from backstory.config.errors import UserError, off
-from backstory.config.scores import UnknownShare
-from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora.text_files import Source as TextSource
 from backstory.data.synthetic.algorithms import TASKS, Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary
 from backstory.storage.documents import json_digest
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, off
+from backstory.utils.scores import UnknownShare
+from backstory.utils.terminal import ProgressCallback
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,13 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.arguments import checked
-from backstory.config.errors import UserError
 from backstory.config.renamed import first_settings
 from backstory.config.schema import SPLITS, RunConfig, TextConfig
-from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
-from backstory.config.terminal import ProgressCallback, preparing
 from backstory.data.corpora import catalogue, text_files
 from backstory.data.corpora.catalogue import Corpus, Document
 from backstory.data.corpora.text_files import Source
@@ -34,6 +30,10 @@ from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary, cl
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import json_digest
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import read_small
+from backstory.utils.terminal import ProgressCallback, preparing
 
 FORMAT = 1
 """Version of the rules that turn text into ids; ids made by other versions are not used."""

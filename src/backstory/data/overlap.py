@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from backstory.config.errors import UserError
-from backstory.config.scores import SplitOverlap
-from backstory.config.small_file import read_small
 from backstory.data.dataset import Dataset, unknown_tokens
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.utils.errors import UserError
+from backstory.utils.scores import SplitOverlap
+from backstory.utils.small_file import read_small
 
 FORMAT = 2
 """Version of the measurement; overlaps stored by other versions are not used."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from backstory.config.errors import UserError, install_hint, nearest
-from backstory.config.small_file import read_small
 from backstory.data.corpora import published_corpora, text_files
 from backstory.data.corpora.published_corpora import TAGS
 from backstory.data.corpora.text_files import Source
@@ -18,6 +16,8 @@ from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import json_digest
+from backstory.utils.errors import UserError, install_hint, nearest
+from backstory.utils.small_file import read_small
 
 Tagger = Callable[[list[str]], Sequence[str]]
 """Function from the words of a line, at least one, to as many tags."""

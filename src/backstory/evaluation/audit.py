@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.arguments import checked
 from backstory.evaluation.audited_block import PIECE, AuditedBlock, Tolerance, start_digest
 from backstory.readers.base import Block, Reader
 from backstory.results.common import AuditRecord
+from backstory.utils.arguments import checked
 
 CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
 FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64

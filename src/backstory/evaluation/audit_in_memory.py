@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.arguments import described
-from backstory.config.errors import UserError, check_name
 from backstory.config.options import EvalOptions
-from backstory.config.terminal import ProgressCallback
 from backstory.data import Dataset
 from backstory.evaluation.evaluation import audit_ids
 from backstory.models import LanguageModel
 from backstory.readers import Reader, StaticReader
 from backstory.results import AuditRecord
+from backstory.utils.arguments import described
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.terminal import ProgressCallback
 
 _IN_MEMORY = ("split", "batch_size", "audit_places", "audit_seed")
 """Options of an audit that mean something for a model in memory."""

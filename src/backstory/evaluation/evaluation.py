@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from backstory.config import UserError, check_name
-from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, folder_name
-from backstory.config.terminal import ProgressCallback
 from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
 from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint
@@ -36,6 +33,9 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import check_apart, within
 from backstory.storage.provenance import check_place
 from backstory.storage.run_files import RESULT
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.terminal import ProgressCallback
 
 
 @checked()

@@ -9,8 +9,6 @@ from typing import Any, Protocol, Self, get_type_hints
 
 import numpy as np
 
-from backstory.config import UserError
-from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.reading_threads import resume_threads
@@ -27,6 +25,8 @@ from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields
 from backstory.storage.run_files import RESULT
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 SAVED = {
     "leg": str,

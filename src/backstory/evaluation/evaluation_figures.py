@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from backstory.config.scores import SplitOverlap, bits, perplexity
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.evaluation.audit import AuditReport
 from backstory.evaluation.metrics import MetricSet
@@ -14,6 +13,7 @@ from backstory.evaluation.reading_loop import Reading
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.common import OverlapRecord, UnknownTokens
 from backstory.results.evaluation_record import EvaluationFigures, ReaderScore
+from backstory.utils.scores import SplitOverlap, bits, perplexity
 
 
 def collect_figures(

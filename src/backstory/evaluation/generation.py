@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from backstory.config import NonFiniteError, UserError, pasted
-from backstory.config.arguments import checked
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
@@ -30,6 +28,8 @@ from backstory.results.result_file import write_result
 from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
+from backstory.utils.arguments import checked
+from backstory.utils.errors import NonFiniteError, UserError, pasted
 
 SAMPLE = "sample"
 """Folder of a run that holds the text it generated."""

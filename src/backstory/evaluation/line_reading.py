@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backstory.config import UserError
-from backstory.config.scores import perplexity
 from backstory.data import Split, Vocabulary, lossless
 from backstory.data.encoding import TextLines
 from backstory.evaluation.audit import Audit, usual_places
 from backstory.evaluation.metrics.per_token import rounded, text_file
 from backstory.evaluation.reading_loop import Observer, ScoredBlock, StreamReading
 from backstory.readers.base import Block, Reader, line_batches
+from backstory.utils.errors import UserError
+from backstory.utils.scores import perplexity
 
 COLUMNS = ("line", "tokens", "nats", "perplexity", "text")
 """The fields of the table (docs/reading.md)."""

@@ -16,16 +16,16 @@ import numpy as np
 from backstory.codec.range_coder import Coder, Cumulative
 from backstory.codec.setting import ids_hash, vocabulary_hash
 from backstory.codec.spelling import Speller, Spelling, kind_of_last
-from backstory.config import UserError
-from backstory.config.scores import bits
-from backstory.config.small_file import read_small
-from backstory.config.terminal import preparing
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import raw_blocks
 from backstory.evaluation.opening import EvalSetup
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import json_digest
+from backstory.utils.errors import UserError
+from backstory.utils.scores import bits
+from backstory.utils.small_file import read_small
+from backstory.utils.terminal import preparing
 
 FORMAT = 1
 """Raised when the spelling changes: lengths that are cached are measured again."""

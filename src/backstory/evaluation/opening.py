@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backstory.config import TextConfig, UserError, check_name, plural
+from backstory.config import TextConfig
 from backstory.config.options import EvalOptions
-from backstory.config.scores import SplitOverlap, advice
 from backstory.data import Dataset, Split, encode_bytes, encode_sources, unknown_share
 from backstory.data.corpora.catalogue import find_text
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
@@ -21,6 +20,8 @@ from backstory.readers.base import Reader
 from backstory.readers.registry import ConfiguredLayer, open_reader, prepared_files
 from backstory.results.common import ProvenanceRecord
 from backstory.runs.run import Run
+from backstory.utils.errors import UserError, check_name, plural
+from backstory.utils.scores import SplitOverlap, advice
 
 Readers = str | Sequence[str]
 """One reader's name, or those of several that wrap each other."""

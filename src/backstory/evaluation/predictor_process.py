@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.errors import UserError, shown
-from backstory.config.terminal import one_line
+from backstory.utils.errors import UserError, shown
+from backstory.utils.terminal import one_line
 
 LAST_WORDS = 1.0
 """Seconds for a process that closed its output to end."""

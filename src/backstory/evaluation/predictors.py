@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import backstory
-from backstory.config.arguments import described
-from backstory.config.errors import UserError
 from backstory.evaluation.audit import copied
 from backstory.evaluation.predictor_process import ProcessPredictor
 from backstory.readers.base import Reader
+from backstory.utils.arguments import described
+from backstory.utils.errors import UserError
 
 
 @runtime_checkable

@@ -11,17 +11,17 @@ import numpy as np
 
 from backstory.codec.proof import Proof, decode_proof, prove
 from backstory.codec.setting import Source, check_out, name_of
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.options import EvalOptions, ModelOptions
-from backstory.config.scores import bits, perplexity
-from backstory.config.terminal import ProgressCallback, part_of_work
 from backstory.data import Split
 from backstory.data.encoding import TextLines
 from backstory.evaluation.opening import EvalSetup, read_text
 from backstory.results.evaluation_record import ProofRecord
 from backstory.runs.run import Run
 from backstory.storage.atomic import atomic_file, sweep_abandoned
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.scores import bits, perplexity
+from backstory.utils.terminal import ProgressCallback, part_of_work
 
 TOLERANCE = 1e-3
 """Share by which a reported score may beat the code, because products of other shapes round differently."""

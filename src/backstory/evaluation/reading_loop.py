@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import NonFiniteError
-from backstory.config.arguments import checked
-from backstory.config.clock import CLOCK
 from backstory.models import Prediction
 from backstory.readers.base import Block, Reader, blocks, check_rows
+from backstory.utils.arguments import checked
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import NonFiniteError
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backstory.config.errors import UserError
 from backstory.data import Vocabulary, encode_bytes, lossless
+from backstory.utils.errors import UserError
 
 BYTES, LINE_END = 256, 10
 """Types of a text that is read as bytes, and the byte that stands before the first one."""

@@ -18,11 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.arguments import described
-from backstory.config.errors import UserError
 from backstory.config.referee_options import RefereeOptions
-from backstory.config.scores import bits, perplexity
-from backstory.config.terminal import ProgressCallback
 from backstory.evaluation import audit as audits
 from backstory.evaluation.audit import AuditReport, Gain
 from backstory.evaluation.audited_block import DEPENDENT_ROWS, SUM_TOLERANCE, Tolerance, apart, replaced
@@ -37,6 +33,10 @@ from backstory.results.referee_record import MISSED_SHARE, RefereeFigures
 from backstory.results.result_file import Result, write_result
 from backstory.results.validation import LONGEST_NAME
 from backstory.storage.provenance import check_place
+from backstory.utils.arguments import described
+from backstory.utils.errors import UserError
+from backstory.utils.scores import bits, perplexity
+from backstory.utils.terminal import ProgressCallback
 
 CLAIM_TOLERANCE = 5e-4
 """Relative difference that a claimed score may have; counts must be equal."""

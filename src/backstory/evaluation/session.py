@@ -13,11 +13,8 @@ from typing import Any, get_type_hints
 import numpy as np
 import torch
 
-from backstory.config import TextConfig, UserError
-from backstory.config.arguments import checked
-from backstory.config.errors import NoDisk, refused
+from backstory.config import TextConfig
 from backstory.config.options import SAVE_EVERY, LoadOptions
-from backstory.config.scores import UnknownShare, perplexity
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import decoded, stream_lines
 from backstory.data.tokenizers.built_in import END
@@ -40,6 +37,9 @@ from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked
 from backstory.storage.run_files import check_outside_runs
+from backstory.utils.arguments import checked
+from backstory.utils.errors import NoDisk, UserError, refused
+from backstory.utils.scores import UnknownShare, perplexity
 
 LONGEST_PARTIAL_LINE = 50_000
 """Tokens of a line that is read in part up to which a session is saved within it."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backstory.config.arguments import checked
 from backstory.models import Prediction
 from backstory.models.positions import all_positions
+from backstory.utils.arguments import checked
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import SpanBufferConfig, UserError, check_name, to_dict
-from backstory.config.formats import quantity
-from backstory.config.terminal import ProgressCallback
+from backstory.config import SpanBufferConfig, to_dict
 from backstory.context import fold
 from backstory.data import Split, Vocabulary
 from backstory.data.tokenizers.built_in import END, UNKNOWN
@@ -41,6 +39,9 @@ from backstory.models.span_buffer import SpanBuffer, span_buffer_of
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.results.passage import MOST_SHOWN, Candidates, Layer, Numbers
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.formats import quantity
+from backstory.utils.terminal import ProgressCallback
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
 """Names of the parts: the buffer (q), the sequence model (p), and the mixture of both."""

@@ -11,13 +11,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.clock import CLOCK
 from backstory.config.explanation_options import CompareOptions
 from backstory.config.options import folder_name
-from backstory.config.small_file import resolved
-from backstory.config.terminal import ProgressCallback
 from backstory.context.examined_text import read_scores
 from backstory.data import Boundaries, unknown_share
 from backstory.evaluation.opening import EvalSetup
@@ -39,6 +34,11 @@ from backstory.results.common import UnknownTokens
 from backstory.results.explanation_record import ComparedReader, ComparisonFigures
 from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
+from backstory.utils.arguments import checked
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import resolved
+from backstory.utils.terminal import ProgressCallback
 
 LONGEST_NAME = 180
 """Maximum length of a result folder's name; a longer one is cut and ends in a hash."""

@@ -11,9 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backstory.config import UserError, nearest
 from backstory.config.explanation_options import ExplanationOptions
-from backstory.config.small_file import resolved
 from backstory.data import Boundaries, Vocabulary, word_parts
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
@@ -25,6 +23,8 @@ from backstory.results.passage import Layer, Word
 from backstory.runs.run import Run, is_elsewhere
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
+from backstory.utils.errors import UserError, nearest
+from backstory.utils.small_file import resolved
 
 MARK = "¶"
 """Sign for the token at the end of a line or paragraph."""

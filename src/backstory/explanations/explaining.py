@@ -7,12 +7,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backstory.config import UserError, check_name
-from backstory.config.arguments import checked
-from backstory.config.clock import CLOCK
 from backstory.config.explanation_options import EXPLANATION_SUMMARIES, LONGEST_PASSAGE, ExplainOptions
 from backstory.config.options import folder_name
-from backstory.config.terminal import ProgressCallback
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.attention import CASES, MASS, CacheCase, buffer, cache, check_buffer, find_case
@@ -37,6 +33,10 @@ from backstory.results.explanation_record import CaseRecord, ExplanationFigures
 from backstory.results.passage import Layer, Passage
 from backstory.results.result_file import Result, write_result
 from backstory.runs.run import Run
+from backstory.utils.arguments import checked
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.terminal import ProgressCallback
 
 
 @dataclass(frozen=True)

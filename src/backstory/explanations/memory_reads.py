@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
 from backstory.explanations.explained_text import Explanation, PassageTask, Span, led_by, shown
@@ -30,6 +28,8 @@ from backstory.models.memory import Addressing, AddressingTrace, Machine, Turing
 from backstory.models.memory.addressing import window_mask
 from backstory.results.explanation_record import HeadMeans, MemoryExplanation, MemorySettings, MemoryWeights
 from backstory.results.passage import Layer, Numbers
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 BEFORE = 500
 """Maximum number of tokens before a passage whose words are traced; earlier text counts as a single word."""

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.scores import perplexity
-from backstory.config.terminal import ProgressCallback
 from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
 from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import TokenScores, token_scores
@@ -17,6 +15,8 @@ from backstory.explanations.explained_text import Explanation, PassageTask, show
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.results.passage import STEPS, Candidates, Layer, Numbers, Weights
+from backstory.utils.scores import perplexity
+from backstory.utils.terminal import ProgressCallback
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""

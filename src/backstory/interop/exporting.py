@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import yaml
 
-from backstory.config import UserError, changes, to_dict
-from backstory.config.arguments import checked
+from backstory.config import changes, to_dict
 from backstory.data import Vocabulary
 from backstory.interop.folders import need
 from backstory.models import count_parameters
@@ -21,6 +20,8 @@ from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import check_writable, naming, sweep_abandoned, system_errors, unfinished
 from backstory.storage.run_files import RESULT, check_outside_runs
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 if TYPE_CHECKING:
     from backstory.interop.modeling import BackstoryForCausalLM

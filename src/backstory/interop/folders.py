@@ -12,11 +12,10 @@ from typing import Any
 
 from torch.nn.modules import module
 
-from backstory.config import UserError
-from backstory.config.errors import install_hint, shown
-from backstory.config.small_file import LARGEST, check_inside, open_regular, read_small
 from backstory.storage.atomic import sha256
 from backstory.storage.documents import json_digest, parse
+from backstory.utils.errors import UserError, install_hint, shown
+from backstory.utils.small_file import LARGEST, check_inside, open_regular, read_small
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"

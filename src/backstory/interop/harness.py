@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, nearest
 from backstory.config.options import LoadOptions
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation import Sampling, generate_ids
@@ -21,6 +20,7 @@ from backstory.evaluation.opening import open_reader
 from backstory.interop.folders import need
 from backstory.interop.hugging_face import FittingPieces
 from backstory.models import Prediction
+from backstory.utils.errors import UserError, nearest
 
 need("lm_eval", "eval", "the evaluation harness")
 

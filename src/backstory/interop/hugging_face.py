@@ -20,10 +20,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
-from backstory.config import TextConfig, UserError
-from backstory.config.errors import first_line, install_hint
+from backstory.config import TextConfig
 from backstory.config.options import LoadOptions
-from backstory.config.small_file import read_small, user_path
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import STARTS, Pieces, from_file, is_panic
 from backstory.interop.exporting import VOCABULARY
@@ -45,6 +43,8 @@ from backstory.runs.model_in_memory import ModelElsewhere, unknown_corpus
 from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import json_digest, parse
 from backstory.storage.run_files import check_source_exists
+from backstory.utils.errors import UserError, first_line, install_hint
+from backstory.utils.small_file import read_small, user_path
 
 PREFIX = "hf:"
 LOADING = threading.Lock()

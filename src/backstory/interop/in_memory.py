@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from backstory.config.arguments import described
 from backstory.interop.hugging_face import (
     HuggingFaceRun,
     check_pieces,
@@ -19,6 +18,7 @@ from backstory.models import LanguageModel
 from backstory.runs.model_in_memory import copy_around_weights, unwrapped
 from backstory.runs.run import weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
+from backstory.utils.arguments import described
 
 
 def is_causal(model: Any) -> bool:

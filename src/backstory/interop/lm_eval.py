@@ -3,9 +3,9 @@
 import os
 import sys
 
-from backstory.config import UserError
-from backstory.config.terminal import one_line
 from backstory.interop.folders import need
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import one_line
 
 
 def main() -> int:

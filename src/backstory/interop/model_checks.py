@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from backstory.config import UserError
-from backstory.config.errors import first_line, out_of_memory
-from backstory.config.formats import quantity
 from backstory.interop.hf_cache import Layout
 from backstory.interop.hf_model import Finish, HuggingFaceModel, OutputNotCalledError, Way, longest, switch_length
 from backstory.models import LanguageModel
+from backstory.utils.errors import UserError, first_line, out_of_memory
+from backstory.utils.formats import quantity
 
 T = TypeVar("T")
 LENGTH = 24

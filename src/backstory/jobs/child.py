@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 import backstory
-from backstory.config.errors import REMEDIES, NoDisk, NoMemory
-from backstory.config.process import signals
-from backstory.config.small_file import resolved
+from backstory.utils.errors import REMEDIES, NoDisk, NoMemory
+from backstory.utils.process import signals
+from backstory.utils.small_file import resolved
 
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.jobs.child"

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from backstory.config.errors import UserError, install_hint
-from backstory.config.small_file import resolved
 from backstory.jobs import child
 from backstory.storage.provenance import versions
+from backstory.utils.errors import UserError, install_hint
+from backstory.utils.small_file import resolved
 
 if TYPE_CHECKING:
     from distributed import Client, Future

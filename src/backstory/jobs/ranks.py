@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from backstory.config import UserError
-from backstory.config.errors import first_line, out_of_memory
-from backstory.config.process import Launched, Stopped, launched
+from backstory.utils.errors import UserError, first_line, out_of_memory
+from backstory.utils.process import Launched, Stopped, launched
 
 HERE = "rank {} is here"
 """Key that a rank sets when it is ready."""

@@ -17,11 +17,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backstory.config.errors import AGAIN, NoDisk
-from backstory.config.process import StopRequest
-from backstory.config.terminal import LiveDisplay, say
 from backstory.jobs import child
 from backstory.jobs.launchers import Launcher, RunningCommand
+from backstory.utils.errors import AGAIN, NoDisk
+from backstory.utils.process import StopRequest
+from backstory.utils.terminal import LiveDisplay, say
 
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""

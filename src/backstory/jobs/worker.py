@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from backstory.config import NonFiniteError, UserError
 from backstory.config.plugin_files import load_plugins
-from backstory.config.process import Stopped
 from backstory.jobs.child import end_with
+from backstory.utils.errors import NonFiniteError, UserError
+from backstory.utils.process import Stopped
 
 
 def serve(work: Callable[..., object]) -> int:

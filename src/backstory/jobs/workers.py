@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from backstory.config import UserError
-from backstory.config.free_memory import open_files
-from backstory.config.process import Launched, Stopped, launched
 from backstory.jobs import child
+from backstory.utils.errors import UserError
+from backstory.utils.free_memory import open_files
+from backstory.utils.process import Launched, Stopped, launched
 
 if TYPE_CHECKING:
     import torch.distributed as dist

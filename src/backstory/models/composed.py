@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import DualConfig, ModelConfig, NoBufferConfig, SpanBufferConfig, UserError
-from backstory.config.arguments import checked
-from backstory.config.errors import off
+from backstory.config import DualConfig, ModelConfig, NoBufferConfig, SpanBufferConfig
 from backstory.config.strict import conforming
 from backstory.models.auxiliary import AuxiliarySoftmax, GatedPredictor, GatedState
 from backstory.models.contract import LanguageModel, ParamGroup
@@ -20,6 +18,8 @@ from backstory.models.kernels.factored_gradients import embedding as lookup
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, off
 
 
 class WordEmbedding(nn.Module):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from backstory.config import UserError
-from backstory.config.arguments import diagnosed
 from backstory.config.cores import CoreConfig
 from backstory.models.prediction import Prediction
 from backstory.models.state import State, check_ids, check_state, check_vectors
+from backstory.utils.arguments import diagnosed
+from backstory.utils.errors import UserError
 
 MOST_LINES = 10
 """Lines of the `repr` of a model."""

@@ -10,11 +10,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, check_name, plural
-from backstory.config.arguments import checked
-from backstory.config.errors import shown
-from backstory.config.free_memory import available_memory
 from backstory.storage.provenance import processor
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, check_name, plural, shown
+from backstory.utils.free_memory import available_memory
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import DualConfig, MixtureConfig, SoftmaxConfig
-from backstory.config.arguments import diagnosed
 from backstory.models.contract import ParamGroup
 from backstory.models.dropout import locked_dropout
 from backstory.models.prediction import Activations, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.models.state import check_vectors
+from backstory.utils.arguments import diagnosed
 
 
 class Dual(nn.Module):

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backstory.config.arguments import checked, diagnosed
 from backstory.models.adversarial_shift import shifted, worst_shift
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import ScoredTargets, linear_log_prob
 from backstory.models.positions import all_positions, in_pieces, steps_at
 from backstory.models.state import IDS, check_ids
+from backstory.utils.arguments import checked, diagnosed
 
 P = TypeVar("P", bound="Prediction")
 TABLE = 1 << 22

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import SpanBufferConfig, UserError
+from backstory.config import SpanBufferConfig
 from backstory.models.auxiliary import AuxiliaryOutput, AuxiliaryPredictor
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.span_attention import (
@@ -23,6 +23,7 @@ from backstory.models.kernels.span_attention import (
     masked_softmax,
     weighted_sum,
 )
+from backstory.utils.errors import UserError
 
 
 @dataclass(frozen=True)

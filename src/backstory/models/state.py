@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from backstory.config.arguments import described, diagnosed, with_article
 from backstory.config.renamed import STATES
+from backstory.utils.arguments import described, diagnosed, with_article
 
 State = Any
 """Nested named tuples, tuples, lists or dictionaries of tensors; None for no state."""

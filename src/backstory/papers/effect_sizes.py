@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backstory.config import UserError
 from backstory.context.bootstrap import RESAMPLES, Interval, means_in_clusters, paired_intervals, resampled_means
 from backstory.context.bootstrap import effective_context as effective_context_of
 from backstory.context.effects import THRESHOLD
@@ -16,6 +15,7 @@ from backstory.papers.suite import PlannedExamination, Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.results.examination_record import CACHE, TRUNCATE
 from backstory.results.suite_run_record import MeasuredRecord
+from backstory.utils.errors import UserError
 
 SPLIT = "valid"
 """The split of the published examinations."""

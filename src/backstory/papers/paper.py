@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from backstory.config import UserError, check_name, from_dict
+from backstory.config import from_dict
 from backstory.config.recipes import Packaged
 from backstory.results.published_values import Published
+from backstory.utils.errors import UserError, check_name
 
 Metric = Literal["perplexity", "bits_per_token"]
 PrintedMetric = Literal["perplexity", "bits_per_token", "effect_percent", "tokens", "share_percent"]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
-from backstory.config import RunConfig, TextConfig, UserError, changes, check_name, from_dict, recipes, to_dict
-from backstory.config.errors import shown
+from backstory.config import RunConfig, TextConfig, changes, from_dict, recipes, to_dict
 from backstory.config.renamed import first_settings
 from backstory.config.schema import SPLITS
 from backstory.context.laboratory import check_examination
@@ -31,6 +30,7 @@ from backstory.papers.suite import (
 )
 from backstory.readers.registry import needs, parse_stack, stack_name
 from backstory.runs.run import check_tensors, weights
+from backstory.utils.errors import UserError, check_name, shown
 
 T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1

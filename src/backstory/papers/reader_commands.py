@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backstory.config import UserError, check_name
-from backstory.config.errors import first_line, shown
 from backstory.config.readers import LearnedSettings
 from backstory.readers.gradient_statistics import statistics_name
 from backstory.readers.learned import learned_name
 from backstory.readers.registry import needs, parse_stack, settings_file, settings_name
 from backstory.storage.checkpoint import MANIFEST
 from backstory.storage.run_files import SAVED
+from backstory.utils.errors import UserError, check_name, first_line, shown
 
 
 class _Parser(argparse.ArgumentParser):

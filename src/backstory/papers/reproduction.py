@@ -8,11 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from backstory.config import TextConfig, UserError, plural
-from backstory.config.formats import duration
-from backstory.config.process import Stopped, StopRequest
-from backstory.config.small_file import resolved
-from backstory.config.terminal import make_console, shown_progress
+from backstory.config import TextConfig
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
@@ -31,6 +27,11 @@ from backstory.results.result_file import write_result
 from backstory.results.suite_run_record import ReusableRun, RunRecord
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now
+from backstory.utils.errors import UserError, plural
+from backstory.utils.formats import duration
+from backstory.utils.process import Stopped, StopRequest
+from backstory.utils.small_file import resolved
+from backstory.utils.terminal import make_console, shown_progress
 
 # --- run a suite ---
 

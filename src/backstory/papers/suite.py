@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from backstory.config import UserError, check_name
 from backstory.config.examination_options import ExaminationSettings
 from backstory.config.options import ReadingOptions
 from backstory.config.recipes import Packaged, merged
 from backstory.config.strict import between
 from backstory.papers.paper import Finding, Metric, paper
+from backstory.utils.errors import UserError, check_name
 
 Scale = Literal["small", "full"]
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}

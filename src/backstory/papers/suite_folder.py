@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backstory.config import RunConfig, UserError, to_yaml
-from backstory.config.errors import as_argument
+from backstory.config import RunConfig, to_yaml
 from backstory.config.renamed import current_provenance
-from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
 from backstory.papers.plan import SuiteRun
 from backstory.papers.reader_commands import preparation
@@ -25,6 +23,8 @@ from backstory.storage.lock import LOCK
 from backstory.storage.provenance import check_place
 from backstory.storage.run_files import EARLIER_SUITE, RESULT, SUITE
 from backstory.training.resuming import INIT_FROM
+from backstory.utils.errors import UserError, as_argument
+from backstory.utils.small_file import read_small
 
 AGAIN = "--again"
 """Flag with which an examination replaces one that was made with other options."""

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backstory.config.formats import MISSING, decimal, duration, perplexity
 from backstory.jobs.launchers import Launcher
 from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.papers.paper import Metric
@@ -16,6 +15,7 @@ from backstory.results.run_results import epoch_of_weights, read_epochs
 from backstory.results.suite_run_record import RunRecord
 from backstory.storage.lock import held
 from backstory.storage.run_files import RESULT
+from backstory.utils.formats import MISSING, decimal, duration, perplexity
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")

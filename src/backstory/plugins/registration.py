@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from backstory.config import ModelConfig, UserError, plural
-from backstory.config.arguments import with_article
-from backstory.config.errors import nearest
+from backstory.config import ModelConfig
 from backstory.config.plugin_files import record_part
-from backstory.config.small_file import resolved
 from backstory.context.experiments import EXPERIMENTS, Experiment
 from backstory.evaluation.metrics import METRICS, Metric
 from backstory.models.cores import CORES, Core
 from backstory.readers import READERS, ReaderKind
+from backstory.utils.arguments import with_article
+from backstory.utils.errors import UserError, nearest, plural
+from backstory.utils.small_file import resolved
 
 Kind = Literal["core", "reader", "experiment", "metric"]
 

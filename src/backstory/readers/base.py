@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.models import LanguageModel, Precision, Prediction, State, clone
 from backstory.models.devices import exact_float32
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 BLOCK = 256
 """Tokens of a row that are predicted at once, unless the reader says otherwise."""

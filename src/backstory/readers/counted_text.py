@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backstory.config import UserError
 from backstory.readers.ngram_counts import NgramCounts
+from backstory.utils.errors import UserError
 
 Context = tuple[int, ...]
 

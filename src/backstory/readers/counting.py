@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.arguments import checked
 from backstory.config.readers import NgramSettings, PPMSettings
 from backstory.config.strict import conforming
 from backstory.models.positions import steps_at
@@ -22,6 +21,7 @@ from backstory.readers.counted_text import CountedTexts, Smoothing
 from backstory.readers.interpolating import InterpolatingReader, PredictionSource, WeightScorer
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.ngram_counts import NOTHING, NgramCounts
+from backstory.utils.arguments import checked
 
 Settings = NgramSettings | PPMSettings
 ORDERS, DISCOUNTS = (2, 3, 4, 6), (0.5, 0.8)

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import cached
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
@@ -22,6 +20,8 @@ from backstory.readers.base import Reader, ReaderCapabilities
 from backstory.readers.gradient_statistics import Statistics, statistics_name
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.moving_weights import MovingWeights, Piece, Update
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 MOST_FACTORED = 32
 """Batch size times steps of a segment up to which gradients are left in factors: multiplying these out for more positions takes

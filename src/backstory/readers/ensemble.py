@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.readers import EnsembleSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Prediction
@@ -18,6 +16,8 @@ from backstory.readers.base import Reader, joint_block, joint_capabilities
 from backstory.readers.interpolating import InterpolatingReader, WeightScorer, interpolated
 from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.runs.run import files_digest
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 
 class Members:

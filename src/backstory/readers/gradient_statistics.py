@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.plugin_files import plugin_flags
 from backstory.models import LanguageModel, Precision, Prediction, detach
 from backstory.models.kernels.factored_gradients import whole
@@ -24,6 +23,7 @@ from backstory.runs.run import check_tensors, weights_hash
 from backstory.storage.atomic import sweep_abandoned
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
+from backstory.utils.errors import NonFiniteError, UserError, pasted
 
 NAME = "statistics"
 EVERY = 10

@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
 from backstory.models import Precision, Prediction
 from backstory.readers.base import Block, Reader
 from backstory.readers.gradient_statistics import NoStatistics, Statistics, load_statistics
@@ -16,6 +15,7 @@ from backstory.readers.ngram_counts import NgramCounts, count_ngrams
 from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.run_files import SAVED
+from backstory.utils.errors import UserError
 
 T = TypeVar("T")
 Loaded = dict[tuple[Any, ...], Any]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from backstory.config import UserError, from_dict, pasted, to_dict
+from backstory.config import from_dict, to_dict
 from backstory.config.plugin_files import plugin_flags
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
@@ -31,6 +31,7 @@ from backstory.runs.run import weights as parameters
 from backstory.storage.atomic import sweep_abandoned
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
+from backstory.utils.errors import UserError, pasted
 
 LARGE_GRADIENT = 10.0
 """Unit of a feature: |grad| / (RMS + eps) that counts as large."""

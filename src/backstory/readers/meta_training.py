@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import NonFiniteError, UserError, to_dict
+from backstory.config import to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import LanguageModel, Precision
 from backstory.models.eager_optimizer import eager
@@ -25,6 +25,7 @@ from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.learned import LARGE_GRADIENT, GateNetwork, Learned, LearnedReader, logs_of
 from backstory.readers.moving_weights import MovingWeights
+from backstory.utils.errors import NonFiniteError, UserError
 
 
 class UpdateRecord(NamedTuple):

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.config.readers import MixtureSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, LanguageModel, Prediction, clone
@@ -28,6 +26,8 @@ from backstory.readers.gate import GateInputs, gate_inputs, log_fixed_weights
 from backstory.readers.kind import ReaderKind
 from backstory.readers.logistic import Factors, Mixed, TablePrediction, Weigh, mix
 from backstory.readers.mixture_weights import BlockWeights, Weighing, to_tensor
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 SHARES = (1e-5, 1e-4, 5e-4, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from backstory.config import UserError
 from backstory.models import LanguageModel
 from backstory.models.devices import exact_float32
 from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient, FactoredGradients
+from backstory.utils.errors import UserError
 
 CHUNK = 1 << 16
 """Weights that are moved at once on the CPU: their gradient and displacement stay in the core's own cache."""

@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backstory.config import UserError, validate
-from backstory.config.arguments import checked
-from backstory.config.free_memory import shown_bytes
+from backstory.config import validate
 from backstory.config.readers import CacheSettings
 from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
@@ -25,6 +23,9 @@ from backstory.models.devices import available
 from backstory.models.prediction import Pointer
 from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind, joined
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.free_memory import shown_bytes
 
 GROWTH = 4
 """A full buffer grows by one part in this many, so that a token is copied only a few times in all."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backstory.config.arguments import checked
+from backstory.utils.arguments import checked
 
 NOTHING = -1
 """Id of a context that the text does not have."""

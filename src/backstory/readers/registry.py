@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.arguments import checked
-from backstory.config.errors import shown
+from backstory.config import from_dict, to_dict
 from backstory.config.ignored_settings import OFF
 from backstory.config.options import LoadOptions
 from backstory.config.readers import EnsembleSettings, completed
 from backstory.config.renamed import refuse_old_reader
-from backstory.config.small_file import read_small
 from backstory.config.strict import parsed
 from backstory.models import Precision
 from backstory.readers import counting, dynamic, learned, mixture, neural_cache, shuffled_buffer, tempered
@@ -27,6 +24,9 @@ from backstory.runs.run import Run, open_run
 from backstory.storage.atomic import sha256, sweep_abandoned, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, check_name, shown
+from backstory.utils.small_file import read_small
 
 STATIC = ReaderKind(
     "static",

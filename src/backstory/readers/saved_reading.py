@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, from_dict
-from backstory.config.errors import NoDisk, refused
+from backstory.config import from_dict
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_hashes
 from backstory.config.readers import completed
@@ -39,6 +38,7 @@ from backstory.storage.documents import conforms, has_fields
 from backstory.storage.lock import locked
 from backstory.storage.manifest import numbered
 from backstory.storage.run_files import SAVED as READERS_FOLDER
+from backstory.utils.errors import NoDisk, UserError, refused
 
 FORMAT = 2
 """Raised when the content of a checkpoint changes."""

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
 from backstory.models import ComposedModel, LanguageModel, Precision, Prediction
 from backstory.models.auxiliary import GatedState
 from backstory.models.span_buffer import span_buffer_of
 from backstory.readers.base import StaticReader, evaluating
 from backstory.readers.kind import ReaderKind
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
 
 
 class ShuffledBuffer(StaticReader):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
 from backstory.models.positions import all_positions
 from backstory.readers.base import Block, Reader, WrappingReader
 from backstory.readers.kind import ReaderKind
+from backstory.utils.arguments import checked
 
 TEMPERATURES = tuple(n / 50 for n in range(45, 66))
 """The temperatures that are tried: 0.9 to 1.3."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from rich.console import Console
 
-from backstory.config.terminal import printable
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table
 from backstory.reports.tables import compact as compact_table
 from backstory.results import Figures, Result, RunResults
 from backstory.results.passage import Passage
 from backstory.results.published_values import Published
+from backstory.utils.terminal import printable
 
 
 @dataclass(frozen=True)

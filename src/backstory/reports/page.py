@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.errors import refused
-from backstory.config.terminal import one_line
 from backstory.reports import svg
 from backstory.reports.document import Alarm, Document, Piece, Words, present
 from backstory.reports.phrases import passage_summary, search_summary, stale_results, summary
@@ -27,6 +23,9 @@ from backstory.results import ExaminationFigures, ExplanationFigures, Result, Ru
 from backstory.results.published_values import Published
 from backstory.storage.atomic import check_replaceable, sweep_abandoned, write_atomically
 from backstory.storage.run_files import check_outside_runs
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, refused
+from backstory.utils.terminal import one_line
 
 ALONE = "Made from the result file alone."
 

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from backstory.config.formats import MISSING
-from backstory.config.terminal import cell, padded, shortened
 from backstory.reports import theme
 from backstory.reports.passage_html import ends_of
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
+from backstory.utils.formats import MISSING
+from backstory.utils.terminal import cell, padded, shortened
 
 MOST_LISTED = 5
 """Number of words listed below the text, the most strongly coloured first."""

@@ -5,10 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from backstory.config import formats, plural
-from backstory.config.formats import count, percent, quantity
 from backstory.config.options import options_in_words
-from backstory.config.scores import IN_BITS, advice
 from backstory.results import (
     AuditRecord,
     EvaluationFigures,
@@ -24,6 +21,10 @@ from backstory.results import (
 )
 from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
+from backstory.utils import formats
+from backstory.utils.errors import plural
+from backstory.utils.formats import count, percent, quantity
+from backstory.utils.scores import IN_BITS, advice
 
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
 """States of a trial, in the order of the summary."""

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from backstory.config.errors import UserError, first_line
-from backstory.config.formats import count
 from backstory.results.examination_record import EffectRecord
+from backstory.utils.errors import UserError, first_line
+from backstory.utils.formats import count
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

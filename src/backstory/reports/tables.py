@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.formats import MISSING
-from backstory.config.terminal import cell, padded
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError
+from backstory.utils.formats import MISSING
+from backstory.utils.terminal import cell, padded
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from backstory.config.formats import plain, quantity
 from backstory.config.plugin_files import plugin_hashes
-from backstory.config.process import world
-from backstory.config.scores import SplitOverlap, UnknownShare
 from backstory.results.validation import (
     Amount,
     Count,
@@ -21,6 +18,9 @@ from backstory.results.validation import (
     other_keys,
 )
 from backstory.storage.provenance import command, commit, now, versions
+from backstory.utils.formats import plain, quantity
+from backstory.utils.process import world
+from backstory.utils.scores import SplitOverlap, UnknownShare
 
 
 @dataclass(frozen=True, kw_only=True)

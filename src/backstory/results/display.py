@@ -5,9 +5,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backstory.config import UserError
-from backstory.config.formats import count, plain
-from backstory.config.terminal import cell
+from backstory.utils.errors import UserError
+from backstory.utils.formats import count, plain
+from backstory.utils.terminal import cell
 
 if TYPE_CHECKING:
     import pandas

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple, Self
 
-from backstory.config.formats import count, percent, quantity
 from backstory.results.validation import ABSENT, Absent, Count, Number, Record, in_range, left_out
+from backstory.utils.formats import count, percent, quantity
 
 _THRESHOLD = in_range(0, 99.9, "a number from 0 to 99.9")
 

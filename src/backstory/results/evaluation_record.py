@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from backstory.config.formats import percent
-from backstory.config.scores import perplexity
 from backstory.results.common import AuditRecord, Figures, OverlapRecord, UnknownTokens
 from backstory.results.validation import (
     NOT_EMPTY,
@@ -23,6 +21,8 @@ from backstory.results.validation import (
     left_out,
     other_keys,
 )
+from backstory.utils.formats import percent
+from backstory.utils.scores import perplexity
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from backstory.config.formats import count, quantity
 from backstory.results.common import Figures, UnknownTokens
 from backstory.results.effective_context import ContextRecord, ThresholdContext, Tried
 from backstory.results.validation import (
@@ -22,6 +21,7 @@ from backstory.results.validation import (
     left_out,
     other_keys,
 )
+from backstory.utils.formats import count, quantity
 
 SMALL = 1.0
 """Smallest effect that counts, in percent of perplexity."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from backstory.config.formats import decimal, signed
 from backstory.results.validation import Count, JsonObject, Number, Record
+from backstory.utils.formats import decimal, signed
 
 MOST_SHOWN = 5000
 """Maximum number of words in a passage, including earlier ones that it looks back at."""

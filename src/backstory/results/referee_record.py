@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from backstory.config import plural
 from backstory.results.common import AuditRecord, Figures
 from backstory.results.validation import Count, CountFrom1, Json, Name, Number, Record, in_range
+from backstory.utils.errors import plural
 
 MISSED_SHARE = 0.01
 """Share of the tokens for which `missed` is computed."""

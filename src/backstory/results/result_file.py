@@ -7,12 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.errors import shown
 from backstory.config.recipes import CONFIG
 from backstory.config.renamed import current_result
-from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
 from backstory.results.display import Displayable, escaped
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
@@ -27,6 +23,9 @@ from backstory.storage.atomic import sweep_abandoned, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.provenance import SCHEMA
 from backstory.storage.run_files import RESULT
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, shown
+from backstory.utils.small_file import read_small_text
 
 F = TypeVar("F", bound=Figures, covariant=True)
 W = TypeVar("W", bound=Figures)

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from backstory.config import UserError
 from backstory.config.renamed import current_provenance
-from backstory.config.small_file import open_regular, read_small_text, resolved
-from backstory.config.terminal import one_line
 from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
 from backstory.results.run_results import CONFIG, epoch_of_weights, marked, read_epochs
@@ -22,6 +19,9 @@ from backstory.storage.documents import parse
 from backstory.storage.lock import held
 from backstory.storage.manifest import LARGEST_HEADER
 from backstory.storage.run_files import RESULT
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import open_regular, read_small_text, resolved
+from backstory.utils.terminal import one_line
 
 State = Literal["finished", "stopped", "running", "damaged"]
 DEEPEST = 3

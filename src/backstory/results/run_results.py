@@ -13,15 +13,10 @@ from typing import Any, TypeVar
 
 import yaml
 
-from backstory.config import UserError
-from backstory.config.arguments import checked
-from backstory.config.errors import as_argument
 from backstory.config.examination_options import CONTEXT, ExaminationSettings
 from backstory.config.recipes import holds_model_elsewhere
 from backstory.config.renamed import current_log_record
-from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
-from backstory.config.terminal import one_line
 from backstory.results.common import OWN_TEXT, Figures, ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures
@@ -32,6 +27,10 @@ from backstory.results.validation import Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.manifest import best_file
 from backstory.storage.run_files import RESULT, check_results_exist
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, as_argument
+from backstory.utils.small_file import read_lines
+from backstory.utils.terminal import one_line
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Figures)

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from backstory.config.scores import IN_BITS, bits, nats
 from backstory.results.common import Figures
 from backstory.results.suite_run_record import Point
 from backstory.results.validation import NOT_EMPTY, Amount, Count, Json, Name, Number, Positive, Record, Share
+from backstory.utils.scores import IN_BITS, bits, nats
 
 COMPLETE, PRUNED, AGAIN = "complete", "pruned", "again"
 """States of a trial; there are also `failed`, `running` and `waiting`."""

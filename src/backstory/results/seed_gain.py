@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import UserError, plural
-from backstory.config.arguments import checked
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, plural
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, Self, Union
 
-from backstory.config import UserError
 from backstory.results.display import Displayable
+from backstory.utils.errors import UserError
 
 AGAIN = "run again the command that wrote it (a training with --resume)"
 """The remedy for a damaged result."""

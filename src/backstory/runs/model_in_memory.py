@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 
-from backstory.config import TextConfig, UserError
+from backstory.config import TextConfig
 from backstory.config.recipes import merged
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.models import LanguageModel
 from backstory.runs.run import Run, weights_hash
 from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import json_digest
+from backstory.utils.errors import UserError
 
 M = TypeVar("M", bound=nn.Module)
 

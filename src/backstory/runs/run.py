@@ -13,13 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, to_dict
-from backstory.config.errors import out_of_memory, pasted
-from backstory.config.free_memory import shown_bytes
+from backstory.config import RunConfig, TextConfig, from_dict, from_saved, to_dict
 from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import of_plugin, plugin_flags
 from backstory.config.recipes import CONFIG, merged, nested
-from backstory.config.small_file import resolved
 from backstory.config.strict import UnknownKind, changes
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
@@ -33,6 +30,9 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, WEIGHTS_FILE, best_file, still_holds
 from backstory.storage.run_files import CHECKPOINTS, RESULT, check_run_exists, run_name
+from backstory.utils.errors import UserError, out_of_memory, pasted
+from backstory.utils.free_memory import shown_bytes
+from backstory.utils.small_file import resolved
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, options)` and a `files_digest(name)` for models that are no run folders, by the prefix of their

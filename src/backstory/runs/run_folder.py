@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from backstory.config import RunConfig, UserError, from_saved, to_dict, to_yaml
-from backstory.config.errors import FolderConflict
+from backstory.config import RunConfig, from_saved, to_dict, to_yaml
 from backstory.config.recipes import CONFIG
-from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.storage.atomic import (
     TEMPORARY,
@@ -27,6 +25,8 @@ from backstory.storage.atomic import (
 from backstory.storage.lock import LOCK
 from backstory.storage.manifest import BEST, LAST
 from backstory.storage.run_files import CHECKPOINTS, OURS, RESULT, check_outside_runs
+from backstory.utils.errors import FolderConflict, UserError
+from backstory.utils.small_file import read_small_text
 
 Mode = Literal["new", "resume", "overwrite"]
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backstory.config.errors import REMEDIES, UserError, check_utf8
-from backstory.config.small_file import check_inside, open_regular
+from backstory.utils.errors import REMEDIES, UserError, check_utf8
+from backstory.utils.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"
 """Prefix of unfinished files and folders; whatever has it when work begins may be removed."""

@@ -18,9 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backstory.config.errors import out_of_memory
 from backstory.config.renamed import STATE_CLASSES
-from backstory.config.small_file import read_small
 from backstory.storage.atomic import fsync_file, fsync_folder, listing, naming, system_errors, unfinished
 from backstory.storage.documents import parse
 from backstory.storage.manifest import (
@@ -35,6 +33,8 @@ from backstory.storage.manifest import (
     verify_checkpoint,
     verify_file,
 )
+from backstory.utils.errors import out_of_memory
+from backstory.utils.small_file import read_small
 
 
 @dataclass(frozen=True)

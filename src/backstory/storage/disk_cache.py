@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from backstory.config.errors import REMEDIES, NoDisk, UserError
-from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, listing, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.lock import side_by_side
+from backstory.utils.errors import REMEDIES, NoDisk, UserError
+from backstory.utils.small_file import read_small
 
 INDEX = "index.json"
 """List of an entry's files with their sizes and hashes. It is written last: an entry without it is unfinished."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from backstory.config.errors import REMEDIES, UserError, refused
+from backstory.utils.errors import REMEDIES, UserError, refused
 
 try:
     import fcntl

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from backstory.config.errors import UserError
-from backstory.config.small_file import open_regular, read_small
 from backstory.storage.atomic import sha256, within
 from backstory.storage.documents import parse
 from backstory.storage.run_files import CHECKPOINTS
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import open_regular, read_small
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

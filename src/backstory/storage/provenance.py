@@ -10,12 +10,12 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from backstory.config import UserError
-from backstory.config.process import world
-from backstory.config.small_file import read_small
 from backstory.storage.atomic import check_replaceable, check_writable
 from backstory.storage.documents import parse
 from backstory.storage.run_files import RESULT, check_outside_runs
+from backstory.utils.errors import UserError
+from backstory.utils.process import world
+from backstory.utils.small_file import read_small
 
 SCHEMA = 1
 

@@ -4,9 +4,9 @@ import os
 import re
 from pathlib import Path
 
-from backstory.config import UserError, nearest, pasted
 from backstory.config.recipes import CONFIG, holds_model_elsewhere
-from backstory.config.small_file import user_path
+from backstory.utils.errors import UserError, nearest, pasted
+from backstory.utils.small_file import user_path
 
 RESULT = "result.json"
 CHECKPOINTS = "checkpoints"

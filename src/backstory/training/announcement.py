@@ -4,15 +4,16 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from backstory.config import TextConfig, plural
-from backstory.config.formats import quantity
-from backstory.config.scores import advice
-from backstory.config.terminal import say
+from backstory.config import TextConfig
 from backstory.data import CORPORA, Dataset, unknown_share
 from backstory.data.overlap import overlaps
 from backstory.models import count_parameters, device_name
 from backstory.runs.run_folder import Mode
 from backstory.training.loop import Trainer
+from backstory.utils.errors import plural
+from backstory.utils.formats import quantity
+from backstory.utils.scores import advice
+from backstory.utils.terminal import say
 
 MANY_WORDS = 50_000
 """Number of word types in a user's own text from which a note says that training is slow."""

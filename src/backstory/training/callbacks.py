@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from backstory.config import UserError
-from backstory.config.arguments import described
-from backstory.config.errors import shown
 from backstory.results.training_record import EpochRecord
 from backstory.training.objectives import ANSWER_SHARE
 from backstory.training.progress import Progress, means
+from backstory.utils.arguments import described
+from backstory.utils.errors import UserError, shown
 
 METHODS = ("on_step", "on_epoch")
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import UserError
 from backstory.models import State, flatten
 from backstory.runs.run import check_tensors, weights
 from backstory.runs.run_folder import RunFolder
@@ -23,6 +22,7 @@ from backstory.storage.documents import conforms
 from backstory.storage.manifest import BEST, LAST
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
 from backstory.training.progress import Progress
+from backstory.utils.errors import UserError
 
 START_AGAIN = "start again with --overwrite"
 ANOTHER_FOLDER = "train in another folder with --out"

@@ -8,12 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from backstory.config import UserError, check_name
-from backstory.config.errors import FolderConflict, install_hint
-from backstory.config.small_file import read_lines
 from backstory.storage.atomic import fsync_folder, naming, write_atomically
 from backstory.storage.documents import conforms, parse
 from backstory.storage.run_files import TENSORBOARD
+from backstory.utils.errors import FolderConflict, UserError, check_name, install_hint
+from backstory.utils.small_file import read_lines
 
 LOST = "lost"
 """Event of a repaired log: the records of so many `epochs` before its `step` are lost."""

@@ -12,14 +12,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, to_dict
-from backstory.config.arguments import checked
-from backstory.config.clock import CLOCK
-from backstory.config.errors import AGAIN, NoDisk, NoMemory, check_utf8, refused
-from backstory.config.process import Stopped, StopRequest
-from backstory.config.small_file import resolved
+from backstory.config import RunConfig, to_dict
 from backstory.config.strict import conforming
-from backstory.config.terminal import make_console, say, shown_progress
 from backstory.data import Dataset, check_synthetic, prepare
 from backstory.data.overlap import check_splits_differ
 from backstory.data.tokenizers.pieces import Pieces, trained_kind
@@ -51,6 +45,12 @@ from backstory.training.threads import MOST_THREADS, set_threads
 from backstory.training.training_figures import best_hashes, collect_training_figures, scored_unit
 from backstory.training.validation_reading import unigram_nats
 from backstory.training.word_vectors import initialise_from_counts
+from backstory.utils.arguments import checked
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import AGAIN, NoDisk, NoMemory, UserError, check_utf8, refused
+from backstory.utils.process import Stopped, StopRequest
+from backstory.utils.small_file import resolved
+from backstory.utils.terminal import make_console, say, shown_progress
 
 WORKER = "backstory.training.training_worker"
 """The module of the other processes."""

@@ -11,11 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
-from backstory.config.clock import CLOCK
-from backstory.config.process import StopRequest
-from backstory.config.scores import perplexity
-from backstory.config.terminal import say
+from backstory.config import RunConfig, to_dict
 from backstory.data import Dataset
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
@@ -33,6 +29,11 @@ from backstory.training.optimizers import WeightAverage, build_optimizer, parame
 from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
 from backstory.training.validation_reading import read_validation
+from backstory.utils.clock import CLOCK
+from backstory.utils.errors import NonFiniteError, UserError
+from backstory.utils.process import StopRequest
+from backstory.utils.scores import perplexity
+from backstory.utils.terminal import say
 
 WINDOW = 20
 """Steps that one line of metrics.jsonl sums up."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError
-from backstory.config.errors import NoMemory, off
-from backstory.config.free_memory import shown_bytes
+from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig
 from backstory.jobs.ranks import Ranks
 from backstory.models import Precision, count_parameters, outline
 from backstory.models.cores import CORES
 from backstory.models.devices import available
 from backstory.models.kernels.linear_log_prob import CHUNK
+from backstory.utils.errors import NoMemory, UserError, off
+from backstory.utils.free_memory import shown_bytes
 
 MARGIN = 1.3
 """Share of the free memory that an estimate must exceed to be refused, chosen so that a run that fits is never refused."""

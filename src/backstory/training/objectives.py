@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from backstory.config import NoBufferConfig, RewardConfig, RunConfig
-from backstory.config.arguments import checked, described, diagnosed
 from backstory.evaluation.metrics.gate_statistics import LEAST, reward
 from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.models.sampled_softmax import sampled_softmax
+from backstory.utils.arguments import checked, described, diagnosed
 
 
 class Objective(Protocol):

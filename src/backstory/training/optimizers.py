@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import TrainingConfig, UserError
+from backstory.config import TrainingConfig
 from backstory.models import LanguageModel
 from backstory.models.eager_optimizer import eager
+from backstory.utils.errors import UserError
 
 Group = dict[str, Any]
 """Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and

@@ -3,11 +3,11 @@
 import warnings
 from pathlib import Path
 
-from backstory.config import UserError
 from backstory.jobs.workers import MOST_WORKERS, started_ranks
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint
 from backstory.storage.manifest import LAST
+from backstory.utils.errors import UserError
 
 
 def processes(workers: int | None, threads: int | None, out: Path, resumed: bool) -> tuple[int, int | None]:

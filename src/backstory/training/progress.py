@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from backstory.config.errors import shown
 from backstory.storage.documents import conforms
 from backstory.training.objectives import ANSWER_SHARE
+from backstory.utils.errors import shown
 
 
 @dataclass

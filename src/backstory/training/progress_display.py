@@ -8,10 +8,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from backstory.config.clock import CLOCK
-from backstory.config.scores import IN_BITS, bits, perplexity
-from backstory.config.terminal import say
 from backstory.results.training_record import EpochRecord
+from backstory.utils.clock import CLOCK
+from backstory.utils.scores import IN_BITS, bits, perplexity
+from backstory.utils.terminal import say
 
 LINE_SECONDS = 60.0
 """Seconds between two lines of progress."""

@@ -3,11 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from backstory.config import UserError, plural
-from backstory.config.errors import FolderConflict, pasted
-from backstory.config.process import launched
 from backstory.config.renamed import current_provenance
-from backstory.config.small_file import read_lines, read_small
 from backstory.data import Vocabulary
 from backstory.data.tokenizers.pieces import Pieces, trained_kind
 from backstory.data.tokenizers.vocabulary import is_fixed
@@ -20,6 +16,9 @@ from backstory.storage.run_files import RESULT
 from backstory.training.checkpointing import START_AGAIN, SavedRun
 from backstory.training.events import check_log
 from backstory.training.loop import Trainer
+from backstory.utils.errors import FolderConflict, UserError, pasted, plural
+from backstory.utils.process import launched
+from backstory.utils.small_file import read_lines, read_small
 
 INIT_FROM = "init_from"
 """Key of a run's provenance: the run whose weights it was initialised from."""

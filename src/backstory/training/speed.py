@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from backstory.config import RunConfig
-from backstory.config.process import cpu_cores
-from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, count_parameters
 from backstory.models.devices import keep_freed_memory, restored_threads
@@ -24,6 +22,8 @@ from backstory.training.gradients import LOSS, Eager, build_gradient
 from backstory.training.matrix_products import fastest_run, step_products
 from backstory.training.objectives import build_objective
 from backstory.training.optimizers import build_optimizer, parameter_groups
+from backstory.utils.process import cpu_cores
+from backstory.utils.terminal import ProgressCallback
 
 READING_SECONDS = 2.0
 """Seconds for which a model reads."""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from backstory.config import plural
-from backstory.config.terminal import ProgressCallback, progress_bar
 from backstory.models.thread_timing import TURNS, fastest_threads, threads_are_fixed
 from backstory.training.loop import Trainer
+from backstory.utils.errors import plural
+from backstory.utils.terminal import ProgressCallback, progress_bar
 
 MOST_THREADS = 1024
 FEWEST_STEPS = 100

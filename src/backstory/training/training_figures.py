@@ -2,7 +2,6 @@
 
 import statistics
 
-from backstory.config.scores import perplexity
 from backstory.data import unknown_share
 from backstory.data.overlap import overlaps
 from backstory.models import count_parameters
@@ -14,6 +13,7 @@ from backstory.storage.manifest import WEIGHTS_FILE
 from backstory.training.checkpointing import read_best
 from backstory.training.events import read_events
 from backstory.training.loop import Trainer
+from backstory.utils.scores import perplexity
 
 
 def best_hashes(trainer: Trainer) -> dict[str, str]:

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import RunConfig, from_saved
-from backstory.config.process import run_program
 from backstory.jobs.worker import serve
 from backstory.training.fit import train
+from backstory.utils.process import run_program
 
 
 def work(config: Any, accept: list[str], data_dir: str | None, init_from: str | None, **arguments: Any) -> None:

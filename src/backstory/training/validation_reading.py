@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import NonFiniteError, RunConfig
+from backstory.config import RunConfig
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet, added
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.jobs.ranks import Ranks
 from backstory.models import ComposedModel, Precision
 from backstory.readers import StaticReader
+from backstory.utils.errors import NonFiniteError
 
 
 def read_validation(

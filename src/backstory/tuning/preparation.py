@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.config import from_dict, to_dict
 from backstory.config.readers import TUNED_TOKENS, DynamicSettings, GateSettings, MetaTraining
-from backstory.config.terminal import ProgressCallback
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader
@@ -45,6 +44,8 @@ from backstory.tuning.reader_search import (
     search_one_reading,
     search_steps,
 )
+from backstory.utils.errors import UserError, check_name
+from backstory.utils.terminal import ProgressCallback
 
 ValueLists = dict[str, list[Any]]
 """The values to try for each setting."""

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from backstory.config import NonFiniteError, UserError, to_dict, validate
-from backstory.config.terminal import ProgressCallback
+from backstory.config import to_dict, validate
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.kind import BuildContext, GridScorer
 from backstory.readers.registry import READERS, ConfiguredLayer
+from backstory.utils.errors import NonFiniteError, UserError
+from backstory.utils.terminal import ProgressCallback
 
 MARKS = (1 / 8, 1 / 4, 1 / 2)
 """Shares of the text at which a point is compared with the best so far, and abandoned if clearly worse."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
-from backstory.config.errors import shown
+from backstory.config import RunConfig, from_dict, recipes, to_dict
 from backstory.config.ignored_settings import OFF, ignored_settings
 from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
 from backstory.models import check_parts
+from backstory.utils.errors import UserError, nearest, shown
 
 Value = bool | int | float | str | None
 Settings = dict[str, Any]

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
-from backstory.config import RunConfig, UserError, to_dict, to_yaml
-from backstory.config.errors import install_hint
-from backstory.config.small_file import open_regular
+from backstory.config import RunConfig, to_dict, to_yaml
 from backstory.config.strict import from_file
 from backstory.runs.run import CHECKPOINTS, CONFIG
 from backstory.runs.run_folder import differences
@@ -26,6 +24,8 @@ from backstory.storage.lock import LOCK, held, in_turn
 from backstory.storage.provenance import check_place
 from backstory.storage.run_files import SWEEP
 from backstory.tuning.space import Space
+from backstory.utils.errors import UserError, install_hint
+from backstory.utils.small_file import open_regular
 
 if TYPE_CHECKING:
     from optuna import Study

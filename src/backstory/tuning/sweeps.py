@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, pasted, plural, recipes, to_dict, validate
-from backstory.config.formats import validation
+from backstory.config import RunConfig, recipes, to_dict, validate
 from backstory.config.plugin_files import plugin_flags
-from backstory.config.process import Stopped, StopRequest
-from backstory.config.scores import IN_BITS
-from backstory.config.small_file import read_small_text
-from backstory.config.terminal import make_console, shown_progress
 from backstory.data import check_synthetic, prepare
 from backstory.jobs.launchers import Launcher, LocalProcesses
 from backstory.jobs.runner import JobDisplay, run_jobs
@@ -53,6 +48,12 @@ from backstory.tuning.trials import (
     first_of,
     tried_again,
 )
+from backstory.utils.errors import UserError, pasted, plural
+from backstory.utils.formats import validation
+from backstory.utils.process import Stopped, StopRequest
+from backstory.utils.scores import IN_BITS
+from backstory.utils.small_file import read_small_text
+from backstory.utils.terminal import make_console, shown_progress
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backstory.config import RunConfig, UserError, to_yaml
-from backstory.config.errors import as_argument
-from backstory.config.formats import MISSING, figure, perplexity, validation
-from backstory.config.scores import nats
+from backstory.config import RunConfig, to_yaml
 from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.results import TrainingFigures, result_or_none
 from backstory.results.run_results import read_epochs
@@ -23,6 +20,9 @@ from backstory.storage.atomic import write_atomically
 from backstory.storage.run_files import RESULT
 from backstory.tuning.space import Parameter, Value, draw
 from backstory.tuning.sweep_storage import SweepFolder, set_sampler
+from backstory.utils.errors import UserError, as_argument
+from backstory.utils.formats import MISSING, figure, perplexity, validation
+from backstory.utils.scores import nats
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -9,16 +9,16 @@ from difflib import get_close_matches
 from itertools import chain, tee
 from pathlib import Path
 
-from backstory.config.errors import UserError, nearest
-from backstory.config.formats import quantity
 from backstory.config.schema import SPLITS
-from backstory.config.small_file import user_path
 from backstory.data.corpora import published_corpora, saved_dataset, stdlib, text_files
 from backstory.data.corpora.file_formats import ARROW, Format, format_of, unread
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader, is_blank, is_plain, kind_of
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.storage.run_files import A_RUN, kind_of_runs
+from backstory.utils.errors import UserError, nearest
+from backstory.utils.formats import quantity
+from backstory.utils.small_file import user_path
 
 NAMED = 3
 """Files that a message lists by name."""

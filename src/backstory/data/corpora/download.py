@@ -18,8 +18,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from backstory.config.errors import UserError
-from backstory.config.terminal import ProgressCallback
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback
 
 BLOCK = 1 << 16
 """Bytes read, or unpacked, at once."""

@@ -13,9 +13,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from backstory.config.errors import UserError, install_hint, nearest
-from backstory.config.terminal import one_line
 from backstory.data.corpora.text_files import BLOCK, decoded, lines, unreadable
+from backstory.utils.errors import UserError, install_hint, nearest
+from backstory.utils.terminal import one_line
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,9 +11,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from backstory.config.errors import UserError, pasted
-from backstory.config.small_file import read_small, resolved, user_path
-from backstory.config.terminal import ProgressCallback
 from backstory.data.corpora import text_files
 from backstory.data.corpora.download import ExpectedFile, Limits, download, unpack
 from backstory.data.corpora.text_files import Source
@@ -29,6 +26,9 @@ from backstory.storage.atomic import (
 )
 from backstory.storage.documents import parse
 from backstory.storage.lock import locked
+from backstory.utils.errors import UserError, pasted
+from backstory.utils.small_file import read_small, resolved, user_path
+from backstory.utils.terminal import ProgressCallback
 
 
 @dataclass(frozen=True)

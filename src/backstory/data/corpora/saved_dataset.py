@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from backstory.config.errors import UserError
-from backstory.config.small_file import read_small
 from backstory.storage.documents import parse
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import read_small
 
 SPLITS, STATE = "dataset_dict.json", "state.json"
 

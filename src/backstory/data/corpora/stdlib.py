@@ -12,11 +12,11 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from backstory.config.errors import UserError
-from backstory.config.small_file import read_small
 from backstory.data.corpora.text_files import Source
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import read_small
 
 PROVENANCE = f"docstrings and help topics of Python {platform.python_version()} (PSF licence)"
 FORMAT = 1

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from backstory.config.errors import UserError
-from backstory.config.small_file import is_pipe, open_regular
+from backstory.utils.errors import UserError
+from backstory.utils.small_file import is_pipe, open_regular
 
 BLOCK = 1 << 20
 """Bytes read at once."""

@@ -8,13 +8,13 @@ from typing import BinaryIO
 
 import numpy as np
 
-from backstory.config.errors import UserError
-from backstory.config.terminal import ProgressCallback, preparing
 from backstory.data.corpora.file_formats import Format, format_of, is_other_object, texts, unpacked, unread
 from backstory.data.corpora.text_files import Source, decoded, digest, encoding_of, open_file, size
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import json_digest
+from backstory.utils.errors import UserError
+from backstory.utils.terminal import ProgressCallback, preparing
 
 FORMAT = 1
 """Version of the rules that turn a file into text."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backstory.config.errors import UserError
 from backstory.config.schema import AlgorithmConfig
 from backstory.config.strict import validate
 from backstory.data.synthetic.recall import LARGEST
 from backstory.data.tokenizers.built_in import BEGIN, END
+from backstory.utils.errors import UserError
 
 FORMAT = 1
 """Version of the rules that make documents."""

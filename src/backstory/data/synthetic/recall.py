@@ -15,10 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
-from backstory.config.errors import UserError, off
 from backstory.config.schema import RecallConfig, TextConfig
 from backstory.config.strict import validate
 from backstory.data.tokenizers.built_in import END, UNKNOWN
+from backstory.utils.errors import UserError, off
 
 FORMAT = 1
 """Version of the rules that make documents."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from backstory.config.arguments import checked
-from backstory.config.errors import UserError, nearest
-from backstory.config.small_file import user_path
 from backstory.data.tokenizers import pieces
+from backstory.utils.arguments import checked
+from backstory.utils.errors import UserError, nearest
+from backstory.utils.small_file import user_path
 
 Unit = Literal["word", "character", "byte", "piece"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from backstory.config.errors import UserError, install_hint
-from backstory.config.process import signals
-from backstory.config.small_file import read_small_text
-from backstory.config.terminal import one_line
+from backstory.utils.errors import UserError, install_hint
+from backstory.utils.process import signals
+from backstory.utils.small_file import read_small_text
+from backstory.utils.terminal import one_line
 
 if TYPE_CHECKING:
     import tokenizers

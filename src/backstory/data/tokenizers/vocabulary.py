@@ -10,13 +10,13 @@ from typing import Any, get_args
 
 import numpy as np
 
-from backstory.config.arguments import checked, described, diagnosed
-from backstory.config.errors import UserError
-from backstory.config.scores import Cause
 from backstory.data.tokenizers.boundaries import Boundaries, boundaries
 from backstory.data.tokenizers.built_in import BUILT_IN, END, UNKNOWN, Tokenizer
 from backstory.data.tokenizers.pieces import LARGEST, Pieces
 from backstory.storage.documents import has_fields
+from backstory.utils.arguments import checked, described, diagnosed
+from backstory.utils.errors import UserError
+from backstory.utils.scores import Cause
 
 _STORED = {
     "words": list[str],

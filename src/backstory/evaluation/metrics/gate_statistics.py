@@ -14,12 +14,12 @@ from torch import Tensor
 
 from backstory.config import RewardConfig
 from backstory.config.options import EvalOptions
-from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import ComposedModel, Interpolation, Precision, Prediction
 from backstory.results.evaluation_record import PolicyRecord
+from backstory.utils.scores import perplexity
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.results.validation import json_values
+from backstory.utils.errors import UserError
 
 
 class Metric(ABC):

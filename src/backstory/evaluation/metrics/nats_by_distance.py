@@ -6,7 +6,6 @@ from typing import Any, Self
 import numpy as np
 
 from backstory.config.options import EvalOptions
-from backstory.config.scores import perplexity
 from backstory.data import Truth
 from backstory.evaluation.metrics.metric import SummingMetric
 from backstory.evaluation.opening import EvalSetup
@@ -21,6 +20,7 @@ from backstory.results.evaluation_record import (
     RecencyRange,
     RecencyRecord,
 )
+from backstory.utils.scores import perplexity
 
 FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The least distance of each bin, in tokens; the last has no end."""

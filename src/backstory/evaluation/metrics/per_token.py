@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.data import Split, Vocabulary, word_numbers
 from backstory.evaluation.metrics.metric import Metric
@@ -22,6 +21,7 @@ from backstory.models import Precision
 from backstory.storage.atomic import atomic_file, check_new, sweep_abandoned
 from backstory.storage.csv_rows import row_writer
 from backstory.storage.run_files import check_outside_runs
+from backstory.utils.errors import UserError
 
 COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
 """The fields of a line (docs/results.md)."""

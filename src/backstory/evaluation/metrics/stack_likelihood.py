@@ -4,12 +4,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.evaluation.metrics.metric import SummingMetric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.results.evaluation_record import ReaderScore
+from backstory.utils.errors import UserError
 
 
 class StackLikelihood(SummingMetric):

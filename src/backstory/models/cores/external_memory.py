@@ -13,10 +13,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from backstory.config import ExternalMemoryConfig, UserError, plural
+from backstory.config import ExternalMemoryConfig
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
-from backstory.config.errors import off
-from backstory.config.free_memory import shown_bytes
 from backstory.models.contract import Core, CoreOutput, ParamGroup
 from backstory.models.cores.recurrent import LSTMState
 from backstory.models.devices import available, compute_dtype
@@ -32,6 +30,8 @@ from backstory.models.memory import (
     controlled,
 )
 from backstory.models.memory.addressing import Addressing, parse_addressing
+from backstory.utils.errors import UserError, off, plural
+from backstory.utils.free_memory import shown_bytes
 
 CHECKED_FROM = 1 << 28
 """Bytes from which `start` checks that the memories fit."""

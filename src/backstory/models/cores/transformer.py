@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import TransformerConfig, UserError
+from backstory.config import TransformerConfig
 from backstory.models.contract import Capabilities, Core, CoreOutput
 from backstory.models.dropout import keep_mask, locked_dropout
+from backstory.utils.errors import UserError
 
 Rotary = tuple[Tensor, Tensor]
 """cos and sin (positions, d/2) of the angles of rotary positions."""

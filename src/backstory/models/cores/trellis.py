@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import TrellisConfig, UserError
+from backstory.config import TrellisConfig
 from backstory.models.contract import Core, CoreOutput, ParamGroup
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
+from backstory.utils.errors import UserError
 
 
 class TrellisState(NamedTuple):

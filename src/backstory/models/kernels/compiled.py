@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
 from backstory.models.kernels.factored_gradients import AnyGradient, FactoredGradient
 from backstory.storage import disk_cache
 from backstory.storage.atomic import atomic_file
+from backstory.utils.errors import UserError
 
 VARIABLE = "BACKSTORY_COMPILED"
 """Environment variable; 0 turns the compiled passes off."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.config import UserError, check_name
+from backstory.utils.errors import UserError, check_name
 
 EPSILON = 1e-6
 """Added inside every root, and a lower bound of every divisor: no step makes NaN of finite numbers."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from backstory.config import plural
-from backstory.config.formats import count, quantity, signed
 from backstory.reports import svg
 from backstory.reports.svg import Plot, bounded, labels
 from backstory.results import ComparisonFigures
 from backstory.results.explanation_record import PairRecord, PositionRecord
+from backstory.utils.errors import plural
+from backstory.utils.formats import count, quantity, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

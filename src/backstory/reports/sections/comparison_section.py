@@ -9,10 +9,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from backstory.config import formats, plural
-from backstory.config import scores as measures
-from backstory.config.formats import MISSING, count, quantity, signed
-from backstory.config.terminal import printable, shortened
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, theme
 from backstory.reports.document import Piece, Section, of_kind, print_text
@@ -22,6 +18,11 @@ from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import ComparisonFigures, Result, RunResults
 from backstory.results.explanation_record import ExcerptRecord, GainRecord, PairRecord
 from backstory.results.published_values import Published
+from backstory.utils import formats
+from backstory.utils import scores as measures
+from backstory.utils.errors import plural
+from backstory.utils.formats import MISSING, count, quantity, signed
+from backstory.utils.terminal import printable, shortened
 
 DIGITS = 3
 """Decimals of a score in nats."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backstory.config.formats import count
 from backstory.reports import svg
 from backstory.reports.phrases import MOST_SHADED, Examined, context_caption, counted_in, spread_words
 from backstory.reports.sections import context_sentences as sentences
@@ -14,6 +13,7 @@ from backstory.reports.svg import LARGEST, Plot, added_loss, bounded, curve, lab
 from backstory.results import TruncationFigures
 from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, conditions_with
 from backstory.results.published_values import Published
+from backstory.utils.formats import count
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

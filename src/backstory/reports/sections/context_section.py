@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from backstory.config import formats, plural
-from backstory.config.formats import MISSING, count, decimal, quantity
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import Examined, counted_in, published_context, text_and_unit
@@ -23,6 +21,9 @@ from backstory.results.examination_record import (
     conditions_with,
 )
 from backstory.results.published_values import Published
+from backstory.utils import formats
+from backstory.utils.errors import plural
+from backstory.utils.formats import MISSING, count, decimal, quantity
 
 PANELS: tuple[Callable[[Examinations, Published | None], plots.Panel | None], ...] = (
     plots.frequency,

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backstory.config import formats, plural
-from backstory.config.formats import count, percent, quantity
 from backstory.reports.phrases import Examined, counted_in
 from backstory.results import ExaminationFigures, Result, RunResults, TruncationFigures
 from backstory.results.common import OWN_TEXT
@@ -23,6 +21,9 @@ from backstory.results.examination_record import (
     conditions_with,
 )
 from backstory.results.published_values import Published
+from backstory.utils import formats
+from backstory.utils.errors import plural
+from backstory.utils.formats import count, percent, quantity
 
 Examination = Result[ExaminationFigures]
 

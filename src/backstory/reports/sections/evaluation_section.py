@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from backstory.config import formats, plural
-from backstory.config.formats import count, decimal, percent, quantity, span
-from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Pieces, Section, print_lines
@@ -27,6 +24,10 @@ from backstory.results.evaluation_record import (
     RecencyRecord,
 )
 from backstory.results.published_values import Published
+from backstory.utils import formats
+from backstory.utils.errors import plural
+from backstory.utils.formats import count, decimal, percent, quantity, span
+from backstory.utils.terminal import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,10 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstory.config import formats
-from backstory.config import scores as measures
-from backstory.config.arguments import checked
-from backstory.config.formats import MISSING, count, decimal, perplexity, quantity
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind
@@ -26,6 +22,10 @@ from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Figures, Result, RunResults, TrainingFigures, UnknownTokens
 from backstory.results.published_values import Published
 from backstory.results.training_record import EpochRecord
+from backstory.utils import formats
+from backstory.utils import scores as measures
+from backstory.utils.arguments import checked
+from backstory.utils.formats import MISSING, count, decimal, perplexity, quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,9 +12,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backstory.config import formats
-from backstory.config import scores as measures
-from backstory.config.formats import MISSING, count, percent, quantity
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.phrases import audit_word, text_and_unit
@@ -22,6 +19,9 @@ from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults
 from backstory.results.published_values import Published
 from backstory.results.seed_gain import SeedGain, gain_over_seeds
+from backstory.utils import formats
+from backstory.utils import scores as measures
+from backstory.utils.formats import MISSING, count, percent, quantity
 
 NOTE = (
     "Only readings of the run’s present weights that passed the audit are compared. A control is the same weights read without "

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backstory.config.formats import count, decimal, percent, perplexity
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind
@@ -14,6 +13,7 @@ from backstory.reports.tables import Table, columns
 from backstory.results import Figures, RunResults
 from backstory.results.evaluation_record import GateRecord
 from backstory.results.published_values import Published
+from backstory.utils.formats import count, decimal, percent, perplexity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from backstory.config.formats import count, decimal, percent, plain, quantity
 from backstory.reports import document as pieces
 from backstory.reports import passage_terminal, svg
 from backstory.reports.document import Piece, Section, of_kind, print_lines
@@ -18,6 +17,7 @@ from backstory.reports.theme import STEPS
 from backstory.results import ExplanationFigures, Result, RunResults, SampleFigures
 from backstory.results.explanation_record import MemoryExplanation, MemoryWeights
 from backstory.results.published_values import Published
+from backstory.utils.formats import count, decimal, percent, plain, quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

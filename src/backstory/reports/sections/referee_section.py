@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from backstory.config import plural
-from backstory.config.formats import decimal, perplexity, quantity
-from backstory.config.scores import IN_BITS, bounded
-from backstory.config.terminal import one_line
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind, print_text
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import RefereeFigures, Result, RunResults
 from backstory.results.published_values import Published
+from backstory.utils.errors import plural
+from backstory.utils.formats import decimal, perplexity, quantity
+from backstory.utils.scores import IN_BITS, bounded
+from backstory.utils.terminal import one_line
 
 Refereed = Result[RefereeFigures]
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
-from backstory.config import formats, plural
-from backstory.config.formats import MISSING, count, span
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind
@@ -19,6 +17,9 @@ from backstory.results.evaluation_record import DistanceRange, PolicyRecord
 from backstory.results.published_values import Published
 from backstory.results.reproduction_record import FindingRecord, MeasureRecord, SystemRecord
 from backstory.results.suite_run_record import ReadingRecord, RunRecord
+from backstory.utils import formats
+from backstory.utils.errors import plural
+from backstory.utils.formats import MISSING, count, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from backstory.config import formats
-from backstory.config.formats import MISSING, count, perplexity, setting
-from backstory.config.scores import IN_BITS, measure_of
 from backstory.reports import document as pieces
 from backstory.reports import svg
 from backstory.reports.document import Piece, Section, of_kind, print_text
@@ -22,6 +19,9 @@ from backstory.results import Result, RunResults, SearchFigures
 from backstory.results.published_values import Published
 from backstory.results.search_record import AGAIN, COMPLETE, ParameterRecord, TrialRecord
 from backstory.results.validation import is_number
+from backstory.utils import formats
+from backstory.utils.formats import MISSING, count, perplexity, setting
+from backstory.utils.scores import IN_BITS, measure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import yaml
 
-from backstory.config import formats
-from backstory.config.formats import MISSING, count
 from backstory.reports import document as pieces
 from backstory.reports.document import Piece, Section, of_kind
 from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
 from backstory.results.published_values import Published
+from backstory.utils import formats
+from backstory.utils.formats import MISSING, count
 
 FEW = 4
 """Maximum number of settings that only some runs have; more are collapsed."""

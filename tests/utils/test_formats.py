@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from backstory.config import formats
-from backstory.config.scores import bounded
 from backstory.reports.svg import blank, inline, style
 from backstory.reports.writers import escape_latex
 from backstory.results.passage import Numbers
+from backstory.utils import formats
+from backstory.utils.scores import bounded
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, Union, cast
 
-from backstory.config.errors import UserError, check_name, nearest, out_of_memory, shown
-from backstory.config.small_file import user_path
+from backstory.utils.errors import UserError, check_name, nearest, out_of_memory, shown
+from backstory.utils.small_file import user_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 

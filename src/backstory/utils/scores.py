@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from backstory.config.errors import plural
+from backstory.utils.errors import plural
 
 IN_BITS = ("character", "byte")
 """Units whose score is given in bits (BPC), not as a perplexity."""

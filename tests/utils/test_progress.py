@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from backstory.config import terminal
+from backstory.utils import terminal
 
 
 def test_nothing_is_counted_before_the_work_says_how_much_there_is() -> None:

@@ -4,8 +4,7 @@ import errno
 
 import pytest
 
-from backstory.config import UserError, check_name, nearest
-from backstory.config.errors import refused, written_out
+from backstory.utils.errors import UserError, check_name, nearest, refused, written_out
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from backstory.config.errors import UserError, shown
+from backstory.utils.errors import UserError, shown
 
 
 def signals(*names: str) -> tuple[signal.Signals, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from backstory.config.clock import Clock
-from backstory.config.terminal import progress_bar
+from backstory.utils.clock import Clock
+from backstory.utils.terminal import progress_bar
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs the signals of job control")
 

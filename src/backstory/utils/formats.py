@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
-from backstory.config import scores as measures
-from backstory.config.errors import plural
+from backstory.utils import scores as measures
+from backstory.utils.errors import plural
 
 MISSING = "–"
 """Content of a cell without a value."""

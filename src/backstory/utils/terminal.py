@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 
-from backstory.config.clock import CLOCK
+from backstory.utils.clock import CLOCK
 
 if TYPE_CHECKING:
     from rich.progress import Progress

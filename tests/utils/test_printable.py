@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config.terminal import one_line, padded, printable, shortened
+from backstory.utils.terminal import one_line, padded, printable, shortened
 
 
 def test_letters_of_every_script_stay() -> None:

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from backstory.config import UserError
-from backstory.config.process import Launched, first_here, launched, world
+from backstory.utils.errors import UserError
+from backstory.utils.process import Launched, first_here, launched, world
 
 TWO = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -70,7 +70,7 @@ def test_a_process_whose_number_is_none_speaks(value: str, monkeypatch: pytest.M
 
 PROGRAM = """
 import atexit, sys, threading, time
-from backstory.config.process import run_program
+from backstory.utils.process import run_program
 
 class Spoken:
     def __del__(self):

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from backstory.config.terminal import fitted, hanging, terminal_width
+from backstory.utils.terminal import fitted, hanging, terminal_width
 
 
 def test_a_long_line_goes_on_under_its_text_and_a_command_stays_whole() -> None:

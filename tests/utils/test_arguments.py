@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import pytest
 
-from backstory.config import UserError
-from backstory.config.arguments import checked, diagnosed
 from backstory.config.examination_options import ExamineOptions
 from backstory.config.options import LoadOptions
 from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
+from backstory.utils.arguments import checked, diagnosed
+from backstory.utils.errors import UserError
 
 
 @checked(rows=1, share=(0, 1), lengths=1)

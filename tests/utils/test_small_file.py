@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.config.small_file import read_small, read_small_text
+from backstory.utils.small_file import read_small, read_small_text
 
 
 def test_a_regular_file_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Tools of every other package: errors, files, processes, output, and how numbers are written; no torch."""
