@@ -14,7 +14,6 @@ from commands import Command, Outcome, process
 
 from backstory.config import TextConfig
 from backstory.data import prepare
-from backstory.data.corpora import catalogue
 from backstory.data.corpora.catalogue import find
 from backstory.storage.atomic import within
 from backstory.utils.errors import UserError
@@ -181,7 +180,7 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
             raise PermissionError(13, "Permission denied", path)
         return usual(path)
 
-    monkeypatch.setattr(catalogue.os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match=r"cannot read .*closed: Permission denied"):
         find(str(tmp_path))
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from backstory.config.schema import SPLITS, TextConfig
 from backstory.data import CORPORA, find, prepare
-from backstory.data.corpora.catalogue import Corpus, articles
+from backstory.data.corpora.catalogue import articles
+from backstory.data.corpora.corpus_folder import Corpus
 from backstory.data.corpora.text_files import text_blocks
 from backstory.utils.errors import UserError
 

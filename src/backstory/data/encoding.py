@@ -15,7 +15,7 @@ from backstory.config.renamed import first_settings
 from backstory.config.schema import SPLITS, RunConfig, TextConfig
 from backstory.config.strict import changes, to_dict
 from backstory.data.corpora import catalogue, text_files
-from backstory.data.corpora.catalogue import Corpus, Document
+from backstory.data.corpora.corpus_folder import Corpus, Document
 from backstory.data.corpora.text_files import Source
 from backstory.data.corpora.unpacking import TextReader
 from backstory.data.dataset import Dataset, Split, synthetic_splits

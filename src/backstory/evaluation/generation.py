@@ -15,7 +15,7 @@ from backstory.config.options import LoadOptions
 from backstory.config.plugin_files import plugin_flags
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
-from backstory.evaluation.session import session_state
+from backstory.evaluation.session_state import session_state
 from backstory.models import count_parameters
 from backstory.models.devices import each_unaffected
 from backstory.models.thread_timing import threads_are_fixed

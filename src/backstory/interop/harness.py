@@ -17,8 +17,8 @@ from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
 from backstory.evaluation.opening import open_reader
+from backstory.interop.fitting_pieces import FittingPieces
 from backstory.interop.folders import need
-from backstory.interop.hugging_face import FittingPieces
 from backstory.models import Prediction
 from backstory.utils.errors import UserError, nearest
 
