@@ -16,7 +16,7 @@ from rich.console import Console
 from runs import with_model
 
 from backstory.config import MDMConfig, NTMConfig, RunConfig, SpanBufferConfig
-from backstory.reports import result_from
+from backstory.results import result_from
 from backstory.training import train
 
 PROVENANCE = {"config", "seed", "commit", "versions", "device", "precision", "ranks", "precision_reason", "corpus", "started",

@@ -15,8 +15,7 @@ from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
 from backstory.data.encoding import with_corpus
-from backstory.reports import result_from
-from backstory.results import AuditRecord
+from backstory.results import AuditRecord, result_from
 from backstory.results.result_file import figures_from
 
 FIGURES = {

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from commands import SMALL, Command, Outcome, process, tree
 
-from backstory.reports import read
+from backstory.results import read
 from backstory.runs.run import load_run, weights_hash
 from backstory.storage.atomic import sha256
 

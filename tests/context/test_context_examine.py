@@ -25,8 +25,8 @@ from backstory.evaluation import Block, evaluate, read
 from backstory.evaluation.opening import open_evaluation
 from backstory.models import Precision, Prediction
 from backstory.readers import StaticReader
-from backstory.reports import read as read_results
-from backstory.reports import result_from
+from backstory.results import read as read_results
+from backstory.results import result_from
 from backstory.results.examination_record import ExaminationFigures
 from backstory.runs.run import load_run
 from backstory.utils.errors import UserError

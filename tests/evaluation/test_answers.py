@@ -22,9 +22,10 @@ from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.base import blocks
-from backstory.reports import read, trainings_table
+from backstory.reports import trainings_table
 from backstory.reports.phrases import summary
 from backstory.reports.sections.gains_section import headline
+from backstory.results import read
 from backstory.results.training_record import TrainingFigures
 from backstory.training import train
 from backstory.utils import formats

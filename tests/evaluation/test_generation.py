@@ -20,7 +20,7 @@ from backstory.evaluation import Sampling, generate, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
 from backstory.models import ComposedModel, Interpolation, Prediction
 from backstory.readers import StaticReader
-from backstory.reports import result_from
+from backstory.results import result_from
 from backstory.utils.errors import UserError
 
 GREEDY = Sampling(0.0)

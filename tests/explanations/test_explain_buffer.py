@@ -24,7 +24,8 @@ from backstory.explanations.attention import buffer_links as links_of
 from backstory.explanations.explained_text import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Interpolation
-from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage
+from backstory.reports import passage_terminal, render_passage
+from backstory.results import Passage, Weights, Word
 from backstory.runs.run import load_run
 from backstory.training import train
 from backstory.utils.errors import UserError

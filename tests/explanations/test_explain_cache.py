@@ -17,7 +17,8 @@ import backstory as bs
 from backstory.config import RunConfig
 from backstory.config.readers import CacheSettings
 from backstory.data import prepare
-from backstory.reports import Weights, passage_terminal, render_passage
+from backstory.reports import passage_terminal, render_passage
+from backstory.results import Weights
 from backstory.runs.run import load_run
 from backstory.training import train
 from backstory.utils.errors import UserError

@@ -21,7 +21,8 @@ from backstory.explanations.memory_reads import READS, Attribution, measured, wi
 from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
 from backstory.models.memory import Addressing, AddressingTrace, TuringMachine, parse_addressing
-from backstory.reports import Passage, Weights, render_passage
+from backstory.reports import render_passage
+from backstory.results import Passage, Weights
 from backstory.runs.run import load_run
 from backstory.training import train
 from backstory.utils.errors import UserError

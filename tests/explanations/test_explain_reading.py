@@ -26,7 +26,7 @@ from backstory.evaluation import evaluate
 from backstory.explanations import explain_passage, gain_passages, gains
 from backstory.explanations.gains import ENOUGH, ScoredText
 from backstory.readers import READERS, ReaderKind
-from backstory.reports import result_from
+from backstory.results import result_from
 from backstory.results.passage import Numbers, Passage
 from backstory.runs.run import load_run
 from backstory.training import train

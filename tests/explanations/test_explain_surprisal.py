@@ -19,7 +19,7 @@ from backstory.data import prepare
 from backstory.evaluation import evaluate
 from backstory.explanations import EXPLANATIONS
 from backstory.readers import READERS, ReaderKind
-from backstory.reports import Candidates, Numbers, result_from
+from backstory.results import Candidates, Numbers, result_from
 from backstory.runs.run import load_run
 from backstory.training import train
 from backstory.utils.errors import UserError

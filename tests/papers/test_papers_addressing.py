@@ -8,7 +8,7 @@ import pytest
 from small_suites import planned, reproduce, suite, write
 
 from backstory.papers.paper import published_value
-from backstory.reports import result_at
+from backstory.results import result_at
 from backstory.utils.errors import UserError
 
 MEMORY = {"kind": "mdm", "layers": [9], "slots": 9, "width": 4, "heads": 1}

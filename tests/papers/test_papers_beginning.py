@@ -20,7 +20,7 @@ from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
-from backstory.reports import result_at
+from backstory.results import result_at
 from backstory.utils.errors import UserError
 from backstory.utils.process import StopRequest
 

@@ -18,8 +18,8 @@ from backstory.cli.main import main
 from backstory.config import RunConfig, to_dict
 from backstory.context import read_examination
 from backstory.papers.claims import judge
-from backstory.reports import read, render
-from backstory.results import EvaluationFigures
+from backstory.reports import render
+from backstory.results import EvaluationFigures, read
 
 NAMES = ["plain-seed1", "plain-seed2", "wide-seed1", "wide-seed2"]
 

@@ -23,7 +23,7 @@ from calling import Hung, within
 from rich.console import Console
 
 import backstory as bs
-from backstory import reports
+from backstory import reports, results
 from backstory.config import (
     DNCConfig,
     MixtureConfig,
@@ -253,14 +253,14 @@ def uses(desk: Desk) -> Iterator[Use]:
     some = {"tokens": 20, "block": 5, "words": 4, "against": ("cache",), "out": Path("compared")}
     yield Use(compare_readers, {"run": run, "options": CompareOptions.of(**some)})
     yield Use(CompareOptions, some, lambda made: compare_readers(run, made))
-    yield Use(reports.read, {"folder": run})
+    yield Use(results.read, {"folder": run})
     yield Use(reports.write, {"folders": [run], "out": Path("page-2.html")})
     yield Use(reports.render, {"folders": [run]})
     text = (run / "result.json").read_text()
-    yield Use(reports.result_from, {"text": text, "source": "it"})
-    yield Use(reports.result_at, {"path": run / "result.json"})
-    yield Use(reports.figures_table, {"runs": [reports.read(run)]})
-    table = reports.figures_table([reports.read(run)])
+    yield Use(results.result_from, {"text": text, "source": "it"})
+    yield Use(results.result_at, {"path": run / "result.json"})
+    yield Use(reports.figures_table, {"runs": [results.read(run)]})
+    table = reports.figures_table([results.read(run)])
     for function in (reports.to_text, reports.to_markdown):
         yield Use(function, {"table": table})
     yield Use(reports.fill, {"text": "<!-- table: x -->\n<!-- end -->", "name": "x", "table": table})

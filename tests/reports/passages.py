@@ -1,6 +1,6 @@
 """Made-up passages with every kind of layer."""
 
-from backstory.reports import Candidates, Numbers, Passage, Weights, Word
+from backstory.results import Candidates, Numbers, Passage, Weights, Word
 
 WORDS = ("Kim", "said", "<b>", "¶", "Kim", "left")
 

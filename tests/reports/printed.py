@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from backstory.reports import Section, result_from
+from backstory.reports import Section
+from backstory.results import result_from
 
 
 def terminal_lines(section: Section, content: dict[str, Any]) -> list[str]:

@@ -17,7 +17,8 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.evaluation import evaluate
-from backstory.reports import Numbers, Passage, Word, render_comparison, render_passage, result_from, theme, write
+from backstory.reports import render_comparison, render_passage, theme, write
+from backstory.results import Numbers, Passage, Word, result_from
 from backstory.training import train
 from backstory.utils.formats import signed
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from backstory.reports import render, render_comparison, result_from
+from backstory.reports import render, render_comparison
 from backstory.reports.sections import comparison_section
 from backstory.reports.sections import comparison_section as comparisons
 from backstory.reports.sections.comparison_plots import along, by_position, smoothed
-from backstory.results import Result
+from backstory.results import Result, result_from
 from backstory.utils.errors import UserError
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

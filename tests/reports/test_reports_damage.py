@@ -10,9 +10,10 @@ from unittest.mock import patch
 import pytest
 import searched
 
-from backstory.reports import render, result_from, to_text, write
+from backstory.reports import render, to_text, write
 from backstory.reports.sections import figures_section
 from backstory.reports.tables import Table, columns
+from backstory.results import result_from
 from backstory.utils.errors import UserError
 
 Change = Callable[[dict[str, Any]], object]

@@ -15,10 +15,11 @@ from drawings import marks_of, texts
 from backstory.context.examination_table import table
 from backstory.papers import paper as papers
 from backstory.papers.paper import published_examinations
-from backstory.reports import context_curves, read, render, result_from, write
+from backstory.reports import context_curves, render, write
 from backstory.reports.sections import context_section as examinations
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examinations, examined_models
+from backstory.results import read, result_from
 from backstory.results.examination_record import EXPERIMENTS
 from backstory.results.published_values import Published
 from backstory.utils.errors import UserError

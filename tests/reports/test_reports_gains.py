@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import read
 from backstory.reports.sections.gains_section import _groups as groups
 from backstory.reports.sections.gains_section import gains_table, headline, seeds_table
-from backstory.results import RunResults
+from backstory.results import RunResults, read
 
 NONE, BUFFER = {"kind": "none"}, {"kind": "span-buffer", "size": 512}
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from drawings import marks_of
 
-from backstory.reports import read, render
+from backstory.reports import render
 from backstory.reports.sections import gate_section as gates
+from backstory.results import read
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SHARES = ((0.02, 0.30, 0.08), (0.10, 0.28, 0.16), (0.12, 0.25, 0.20))

@@ -8,10 +8,10 @@ import pytest
 from drawings import lines_of, texts
 from printed import terminal_lines
 
-from backstory.reports import read, render, result_from
+from backstory.reports import render
 from backstory.reports.sections import evaluation_section as memory
 from backstory.reports.sections.evaluation_section import Named, grouped_by_text
-from backstory.results import RunResults
+from backstory.results import RunResults, read, result_from
 from backstory.results.evaluation_record import MemoryRecord
 from backstory.utils.errors import UserError
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import render, render_passage, result_from, write
+from backstory.reports import render, render_passage, write
 from backstory.reports.page import check_page
 from backstory.reports.phrases import passage_summary
+from backstory.results import result_from
 from backstory.utils.errors import UserError
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}

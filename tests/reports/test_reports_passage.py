@@ -14,7 +14,8 @@ from passages import WORDS, led, passage
 from rich.color import Color
 from rich.console import Console
 
-from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, theme
+from backstory.reports import passage_html, passage_terminal, theme
+from backstory.results import Candidates, Numbers, Passage, Weights, Word
 from backstory.results.passage import MOST_SHOWN
 from backstory.utils.errors import UserError
 

@@ -11,9 +11,9 @@ from typing import Any
 import matplotlib
 import pytest
 
-from backstory.reports import context_curves, learning_curves, read, svg
+from backstory.reports import context_curves, learning_curves, svg
 from backstory.reports.sections.figures_section import THIN_POINTS, training_points
-from backstory.results import TruncationFigures
+from backstory.results import TruncationFigures, read
 from backstory.results.training_record import StepsRecord
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -11,8 +11,9 @@ from drawings import marks_of, texts
 from printed import terminal_lines
 
 from backstory.evaluation import evaluate
-from backstory.reports import read, render, result_from
+from backstory.reports import render
 from backstory.reports.sections import evaluation_section as recency
+from backstory.results import read, result_from
 from backstory.utils.errors import UserError
 
 

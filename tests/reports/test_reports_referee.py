@@ -10,9 +10,8 @@ from printed import terminal_lines
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.reports import read
 from backstory.reports.sections.referee_section import SECTION, describe
-from backstory.results import result_at
+from backstory.results import read, result_at
 
 TEXT = b"the cat sat on the mat\n" * 8
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import read, render
+from backstory.reports import render
 from backstory.reports.phrases import summary
 from backstory.reports.sections import reproduction_section as epochs
 from backstory.reports.sections.reproduction_section import (
@@ -22,7 +22,7 @@ from backstory.reports.sections.reproduction_section import (
 )
 from backstory.reports.tables import compact
 from backstory.reports.theme import rendered
-from backstory.results import ReproductionFigures
+from backstory.results import ReproductionFigures, read
 from backstory.utils.errors import UserError
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backstory.reports import read, write
+from backstory.reports import write
+from backstory.results import read
 from backstory.utils.errors import UserError
 
 

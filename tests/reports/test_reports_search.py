@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from searched import parameter, saved, search, trial
 
-from backstory.reports import Result, render, render_search, result_from, to_text
+from backstory.reports import render, render_search, to_text
 from backstory.reports.phrases import search_summary
 from backstory.reports.sections import search_section as searches
-from backstory.results import SearchFigures
+from backstory.results import Result, SearchFigures, result_from
 from backstory.results.search_record import ParameterRecord
 from backstory.utils import formats
 from backstory.utils.errors import UserError

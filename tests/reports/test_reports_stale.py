@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import read, render, write
+from backstory.reports import render, write
 from backstory.reports.page import _stale_apart as apart
+from backstory.results import read
 
 OLD, NEW = "0" * 64, "f" * 64
 

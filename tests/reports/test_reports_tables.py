@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from backstory.reports import Column, Table, figures_table, fill, read, to_markdown, to_text, trainings_table
+from backstory.reports import Column, Table, figures_table, fill, to_markdown, to_text, trainings_table
 from backstory.reports.document import Tabular
 from backstory.reports.sections.context_section import contexts_table, lengths_table
 from backstory.reports.sections.settings_section import MOST_ROWS, values_table
 from backstory.reports.writers import html_piece
-from backstory.results import AuditRecord, TruncationFigures
+from backstory.results import AuditRecord, TruncationFigures, read
 from backstory.utils import formats
 from backstory.utils.errors import UserError, plural
 

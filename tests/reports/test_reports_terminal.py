@@ -8,7 +8,8 @@ import pytest
 from passages import WORDS, passage
 from rich.console import Console
 
-from backstory.reports import Passage, Word, passage_terminal, theme
+from backstory.reports import passage_terminal, theme
+from backstory.results import Passage, Word
 from backstory.results.passage import Numbers
 
 

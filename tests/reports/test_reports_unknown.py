@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import figures_table, read, write
+from backstory.reports import figures_table, write
 from backstory.reports.phrases import summary
-from backstory.results import UnknownTokens
+from backstory.results import UnknownTokens, read
 from backstory.utils.errors import UserError
 from backstory.utils.scores import UnknownShare
 

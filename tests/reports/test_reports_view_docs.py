@@ -11,8 +11,8 @@ import pytest
 from backstory.cli import examine, generate, report
 from backstory.cli.explain import CompareReadersArguments, ExplainArguments
 from backstory.cli.flags import settings
-from backstory.reports import passage_html, render, result_from
-from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens
+from backstory.reports import passage_html, render
+from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens, result_from
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from drawings import NAMESPACE, texts
 
-from backstory.reports import Result, render_passage, result_from
+from backstory.reports import render_passage
 from backstory.reports.sections.passage_section import heads_table, memory_weights, older_words
+from backstory.results import Result, result_from
 from backstory.results.explanation_record import MemoryExplanation
 from backstory.utils.errors import UserError
 

@@ -17,7 +17,8 @@ from sweeps import Searched, finish, search, start
 
 from backstory.cli.main import main
 from backstory.config import recipes
-from backstory.reports import read, render
+from backstory.reports import render
+from backstory.results import read
 from backstory.tuning.sweep_storage import SweepFolder
 from backstory.tuning.sweeps import read_sweep
 from backstory.tuning.trials import TrialOutcome

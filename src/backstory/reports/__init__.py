@@ -14,28 +14,11 @@ from backstory.reports.page import (
 from backstory.reports.sections.context_plots import context_curves
 from backstory.reports.sections.figures_section import figures_table, learning_curves, trainings_table
 from backstory.reports.tables import Column, Table, fill, to_markdown, to_text
-from backstory.results import (
-    Candidates,
-    Numbers,
-    Passage,
-    Result,
-    Weights,
-    Word,
-    read,
-    result_at,
-    result_from,
-)
 
 __all__ = [
-    "Candidates",
     "Column",
-    "Numbers",
-    "Passage",
-    "Result",
     "Section",
     "Table",
-    "Weights",
-    "Word",
     "check_page",
     "context_curves",
     "figures_table",
@@ -43,13 +26,10 @@ __all__ = [
     "learning_curves",
     "passage_html",
     "passage_terminal",
-    "read",
     "render",
     "render_comparison",
     "render_passage",
     "render_search",
-    "result_at",
-    "result_from",
     "to_markdown",
     "to_text",
     "trainings_table",
