@@ -39,7 +39,7 @@ LONGER = {"n_positions": 64}
 
 def model_of(kind: str) -> LanguageModel:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it is read whole, which has a test of its own
+        warnings.simplefilter("ignore", UserWarning)  # that it is read slowly, which has tests of its own
         return foreign.wrapped(kind, TYPES, **LONGER if kind == "GPT2" else {})
 
 
@@ -220,6 +220,11 @@ def test_a_model_that_cannot_be_read_on_is_read_whole_with_a_warning() -> None:
         model = foreign.wrapped("RecurrentGemma", TYPES)
     assert model.capabilities.maximum_length == 1024
     assert set(flatten(model.start(2))) == {"cached", "tokens"}
+
+
+def test_a_model_that_is_read_token_by_token_advises_several_rows() -> None:
+    with pytest.warns(UserWarning, match=r"Mamba is read one token at a time.*--batch-size 16"):
+        assert foreign.wrapped("Mamba", TYPES).way == "steps"
 
 
 def test_a_model_without_a_cache_is_not_said_to_have_one() -> None:

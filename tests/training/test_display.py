@@ -16,6 +16,8 @@ from backstory.config import RunConfig
 from backstory.data import prepare
 from backstory.results.training_record import EpochRecord
 from backstory.training import train
+from backstory.training.objectives import ANSWER_SHARE
+from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
 
 
@@ -79,6 +81,18 @@ def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
         clock.now += 90.0
         display.advance("epoch 1/2", 1000)
     assert not any("training:" in line or "% done" in line for line in lines(console))
+
+
+def test_a_window_without_an_answer_has_no_score() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    display, progress = Display(console, 100_000, 0), Progress()
+    progress.take({"nats": 0.0, ANSWER_SHARE: 0.0}, 700, 1.0)
+    with display.shown():
+        display.window(progress.window_nats(), 700.0)
+        assert display._bar.tasks[0].fields["figures"] == "700 tokens/s"
+        progress.take({"nats": 0.5, ANSWER_SHARE: 0.25}, 700, 1.0)
+        display.window(progress.window_nats(), 700.0)
+        assert display._bar.tasks[0].fields["figures"] == f"perplexity {math.exp(2.0):7.2f}  700 tokens/s"
 
 
 def test_an_epoch_is_one_line_of_a_usual_terminal() -> None:

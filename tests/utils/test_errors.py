@@ -1,6 +1,7 @@
 """Unknown names are reported in the same way everywhere, and errors of the system with a remedy."""
 
 import errno
+import os
 
 import pytest
 
@@ -71,3 +72,8 @@ def test_a_limit_on_open_files_is_to_be_raised(otherwise: str | None) -> None:
     assert str(refused(error, otherwise=otherwise)) == (
         "runs/a: Too many open files; raise the limit on them (ulimit -n)"
     )
+
+
+def test_links_in_a_circle_are_to_be_mended() -> None:
+    error = OSError(errno.ELOOP, os.strerror(errno.ELOOP), "self/y")
+    assert str(refused(error)) == "self/y: its links lead in a circle; mend them or give another path"

@@ -37,7 +37,8 @@ CUTS = {"blocks": (5, 1, 7, 2, 1), "steps": (5,)}
 def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     """Return a model as a `LanguageModel`, read in the fastest way that gives the model's own scores.
 
-    Warns if every block is read whole. Raises UserError for a model that cannot be read, or whose scores are not numbers.
+    Warns if every block is read whole, or one token at a time. Raises UserError for a model that cannot be read, or whose
+    scores are not numbers.
     """
     causal.eval()
     check_kind(causal, name)
@@ -77,6 +78,12 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
         warnings.warn(
             f"{name} {why}, so every block is read again with up to "
             f"{model.capabilities.maximum_length:,} tokens before it; this is slow",
+            stacklevel=2,
+        )
+    if model.way == "steps":
+        warnings.warn(
+            f"{name} is read one token at a time, as longer blocks would change its predictions; this is slow, and faster with "
+            "several rows side by side (--batch-size 16)",
             stacklevel=2,
         )
     return model

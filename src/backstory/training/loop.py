@@ -185,7 +185,7 @@ class Trainer:
         figures, speed = progress.window_means(), progress.window_tokens / progress.window_seconds
         values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": progress.window_tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
-        display.window(figures["nats"], speed)
+        display.window(progress.window_nats(), speed)
         if self.is_unplanned:
             display.set_total(self.expected_tokens()[0])
         progress.begin_window()

@@ -113,6 +113,10 @@ class Progress:
         """Return the objective's figures since the last line of the log, by name."""
         return means(self.window_sums, self.window_tokens)
 
+    def window_nats(self) -> float | None:
+        """Return the mean nats since the last line of the log; None if only answers are trained on, and there was none."""
+        return None if self.window_sums.get(ANSWER_SHARE) == 0 else self.window_means()["nats"]
+
     def begin_epoch(self) -> None:
         """Start the sums of an epoch."""
         self.epoch_sums, self.epoch_tokens, self.epoch_seconds = {}, 0, 0.0

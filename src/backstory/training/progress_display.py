@@ -98,9 +98,10 @@ class Display:
         self._total = tokens
         self._bar.update(self._task, total=tokens)
 
-    def window(self, nats: float, speed: float) -> None:
-        """Show the mean nats of the last steps and their tokens per second."""
-        self._bar.update(self._task, figures=f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s")
+    def window(self, nats: float | None, speed: float) -> None:
+        """Show the mean nats of the last steps, unless they are None, and their tokens per second."""
+        score = "" if nats is None else f"{self._measure} {self._figure(nats)}  "
+        self._bar.update(self._task, figures=f"{score}{speed:,.0f} tokens/s")
 
     def epoch(self, epoch: EpochRecord) -> None:
         """Print the line of an epoch, with the seconds since the start: of a small model on words it fits 80 characters."""

@@ -189,6 +189,8 @@ def refused(
         return UserError(": ".join(part for part in (where, f"{reason}; raise the limit on them (ulimit -n)") if part))
     if otherwise and (error.errno not in REMEDIES or error.errno == errno.EROFS):
         return UserError(f"cannot write {where}: {reason}; {otherwise}")
+    if error.errno == errno.ELOOP and reason == os.strerror(errno.ELOOP):
+        return UserError(f"{where}: its links lead in a circle; mend them or give another path")
     if error.errno not in REMEDIES:
         return UserError(": ".join(part for part in (where, reason) if part))
     problem = f"cannot write to {where}: {reason}" if where else reason
