@@ -26,6 +26,7 @@ from backstory.utils.scores import format_score
 from backstory.utils.terminal import fitted, shown_progress
 
 if TYPE_CHECKING:
+    from backstory.results import TrainingFigures
     from backstory.runs.run_folder import Mode
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class TrainArguments(JsonOutput):
     """Allow a corpus whose validation and test are the same text."""
     threads: int | None = between(None, 1, 1024)
     """Threads on a CPU (else OMP_NUM_THREADS, or the fastest number, which is timed first)."""
+    seeds: tuple[int, ...] = ()
+    """Train a run for each of these seeds, in OUT/seed1 and so on, as many side by side as there are cores."""
     workers: int | None = between(None, 1, 1024)
     """Processes that share the rows of a batch, each with one thread or --threads (else one; a resumed run keeps its own)."""
     track: tuple[str, ...] = ()
@@ -83,6 +86,10 @@ def main(arguments: Sequence[str]) -> int:
     typed = typed_settings(arguments)
     warn_ignored(args.config, typed)
     out = args.out or recipes.default_folder(Path(recipe))
+    if args.seeds:
+        from backstory.cli.train_seeds import train_seeds
+
+        return train_seeds(recipe, args, out, list(typed))
     if first_here():  # which makes the folder, while others may still be starting
         check_utf8(out)
         check_folder(out, args.config, mode, frozenset(args.accept))
@@ -218,12 +225,16 @@ def run_training(config: RunConfig, out: Path, mode: "Mode", as_json: bool = Fal
     if as_json:
         print_json(result)
         return
-    figures = result.figures
+    print(fitted(trained_line(out, result.figures)))
+
+
+def trained_line(out: Path, figures: "TrainingFigures") -> str:
+    """Return the score of a finished training in one line."""
     score = format_score(figures.valid_nats, figures.unit)
     share = figures.unknown_in("valid").unknown_among(figures.tokens.valid)
     unknown = share.phrase(f"the {plural(figures.unit)}")
     score = f"{score} ({unknown})" if unknown else score
-    print(fitted(f"{out}: validation {score} after epoch {figures.best_epoch} of {figures.epochs}"))
+    return f"{out}: validation {score} after epoch {figures.best_epoch} of {figures.epochs}"
 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:

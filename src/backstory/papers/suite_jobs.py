@@ -11,7 +11,7 @@ from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.results.common import ProvenanceRecord
-from backstory.results.run_results import epoch_of_weights, read_epochs
+from backstory.results.run_results import read_pace
 from backstory.results.suite_run_record import RunRecord
 from backstory.storage.lock import held
 from backstory.storage.run_files import RESULT
@@ -113,24 +113,16 @@ class RunJob(Job):
         """Read the training's log; a damaged one changes nothing."""
         training = self.run.config.training
         self.epochs = training.most_epochs
-        records = read_epochs(self.folder.run(self.run))
-        if records is None:
+        pace = read_pace(self.folder.run(self.run), training)
+        if pace is None:
             return
-        epochs = [record for record in records if record.seconds is not None]
-        steps = max((r.step for r in records if r.step is not None), default=0)
-        self.epoch = len(epochs)
-        validated = epoch_of_weights(epochs, training.keep)
-        if validated is None:
+        self.epoch = pace.epochs
+        if pace.valid_perplexity is None:
             return
-        self.valid = validated.valid_perplexity
-        minutes = (epochs[-1].seconds or 0.0) / 60
-        if training.minutes is not None:
-            share = minutes / training.minutes
-        else:
-            share = len(epochs) / self.epochs if self.epochs is not None else steps / (training.steps or 1)
-        self.trained = min(1.0, share) if self.training_left else 1.0
+        self.valid = pace.valid_perplexity
+        self.trained = pace.share if self.training_left else 1.0
         if training.minutes is None:
-            self.paced = minutes / self.trained
+            self.paced = pace.minutes / self.trained
             self.minutes = self.minutes if self.state in (WAITING, DONE, FAILED, STOPPED) else self.paced
 
     def command_ended(self, ending: CommandExit) -> None:

@@ -16,6 +16,7 @@ import yaml
 from backstory.config.examination_options import CONTEXT, ExaminationSettings
 from backstory.config.recipes import holds_model_elsewhere
 from backstory.config.renamed import current_log_record
+from backstory.config.schema import TrainingConfig
 from backstory.config.strict import plain_yaml
 from backstory.results.common import OWN_TEXT, Figures, ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
@@ -153,6 +154,39 @@ def epoch_of_weights(epochs: Sequence[EpochRecord], keep: str | None) -> EpochRe
     if keep == "last":
         return epochs[-1] if epochs else None
     return min(epochs, key=lambda epoch: epoch.valid_nats, default=None)
+
+
+@dataclass(frozen=True)
+class TrainingPace:
+    """How far a training has come, as its log has it."""
+
+    epochs: int
+    """Epochs done."""
+    minutes: float
+    """Time that they took."""
+    share: float
+    """Share of the training that is done, from 0 to 1; relative to its maximum epochs, before which it may end."""
+    valid_perplexity: float | None
+    """Validation perplexity of the weights that it keeps; None before the first epoch has ended."""
+
+
+def read_pace(folder: Path, training: TrainingConfig) -> TrainingPace | None:
+    """Return how far a training with these settings has come; None if its log is damaged, which it reports itself."""
+    records = read_epochs(folder)
+    if records is None:
+        return None
+    epochs = [record for record in records if record.seconds is not None]
+    validated = epoch_of_weights(epochs, training.keep)
+    if validated is None:
+        return TrainingPace(0, 0.0, 0.0, None)
+    minutes, most = (epochs[-1].seconds or 0.0) / 60, training.most_epochs
+    if training.minutes is not None:
+        share = minutes / training.minutes
+    elif most is not None:
+        share = len(epochs) / most
+    else:
+        share = max((r.step for r in records if r.step is not None), default=0) / (training.steps or 1)
+    return TrainingPace(len(epochs), minutes, min(1.0, share), validated.valid_perplexity)
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
