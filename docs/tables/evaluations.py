@@ -82,6 +82,7 @@ TIMED = {
     "ptb-5min": "ptb-5min",
     "ptb-5min-float32": "ptb-5min without native bfloat16",
     "ptb-15min": "ptb-15min",
+    "ptb-15min-one-core-seed1": "ptb-15min on one core, beside another seed",
     "ptb-15min-float32": "ptb-15min without native bfloat16",
     "ptb-15min-float32-again": "the same steps again",
     "ptb-15min-alone": "ptb-15min without the pointer",

@@ -48,6 +48,16 @@ def test_runs_with_other_settings_are_not_mixed(command: Command, desk: Path) ->
     assert [path.name for path in (desk / "many").iterdir()] == ["recipe.yaml"]
 
 
+def test_the_folder_of_several_seeds_is_no_run_to_resume(command: Command, desk: Path) -> None:
+    (desk / "many").mkdir()
+    (desk / "many" / "recipe.yaml").write_text("seed: 1\n")
+    said = command("train", "./many", "--resume").mistake()
+    assert said == (
+        "./many holds a run for each of several seeds; name them: "
+        "`backstory train many/recipe.yaml --seeds 1 2 --out ./many --resume`"
+    )
+
+
 def job(**training: object) -> SeedJob:
     return SeedJob(Path("many/seed1"), from_dict(RunConfig, {"training": training}, "here"), ["train"], None)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from backstory.runs.run_folder import Mode
 
 T = TypeVar("T")
+SEEDS_RECIPE = "recipe.yaml"
+"""The settings of the runs of several seeds, in the folder of all of them."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,11 @@ def check_resumable(run: str) -> None:
     run = expanduser(run)
     if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
         return
+    if (recipe := Path(run, SEEDS_RECIPE)).is_file():
+        raise UserError(
+            f"{run} holds a run for each of several seeds; name them: "
+            f"`backstory train {pasted(recipe)} --seeds 1 2 --out {pasted(run)} --resume`"
+        )
     if not Path(run).is_file():
         check_run_exists(Path(run), trained_here=True)
     raise UserError(f"{run} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.cli.command_line import announce, print_json
+from backstory.cli.train import SEEDS_RECIPE, trained_line
 from backstory.config import to_yaml, validate
 from backstory.config.plugin_files import plugin_flags
 from backstory.jobs.child import threads
@@ -110,7 +111,7 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, typed: Sequence[
     """
     _check(args, typed)
     configs = {seed: replace(args.config, seed=seed) for seed in args.seeds}
-    recipe_file = out / "recipe.yaml"
+    recipe_file = out / SEEDS_RECIPE
     commands = {seed: _command(args, recipe_file, out, seed, config) for seed, config in configs.items()}
     if args.resume and not any("--resume" in command for command in commands.values()):
         raise UserError(f"{out} holds none of these runs; leave --resume out to start them")
@@ -184,7 +185,6 @@ def _check_recipe_file(path: Path, args: "TrainArguments") -> None:
 
 def _finish(jobs: Sequence[SeedJob], as_json: bool) -> int:
     """Print the results and the commands that come next; return the exit code."""
-    from backstory.cli.train import trained_line
     from backstory.results import result_at
 
     trained: dict[Path, Result[TrainingFigures]] = {
