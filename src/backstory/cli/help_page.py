@@ -35,14 +35,24 @@ _MODEL_AND_TRAINING = {
     ),
     "training": (
         *("--training.epochs", "--training.minutes", "--training.batch-size", "--training.segment"),
-        *("--training.optimizer", "--training.learning-rate", "--training.warmup-steps", "--training.schedule"),
+        *("--training.optimizer", "--training.learning-rate", "--training.schedule"),
         *("--training.early-stopping", "--training.clip", "--training.weight-decay"),
         *("--training.precision", "--training.device", "--seed"),
     ),
 }
 COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     "train": {
-        "run": ("--out", "--resume", "--overwrite", "--init-from", "--threads", "--workers", "--track", "--json"),
+        "run": (
+            "--out",
+            "--resume",
+            "--overwrite",
+            "--init-from",
+            "--seeds",
+            "--threads",
+            "--workers",
+            "--track",
+            "--json",
+        ),
         **_MODEL_AND_TRAINING,
     },
     "sweep run": {
