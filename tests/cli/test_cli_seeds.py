@@ -67,9 +67,9 @@ def test_a_job_says_how_far_it_is() -> None:
     assert one.next_command() == ["train"] and one.next_command() is None
     assert one.row() == JobRow(("many/seed1", "epoch 1", "–", "–"), None, "many/seed1: epoch 1")
     one.pace = TrainingPace(1, 2.0, 0.25, 50.0)
-    assert one.row().cells == ("many/seed1", "epoch 2", "validation perplexity 50.0", "6 min 0 s")
+    assert one.row().cells == ("many/seed1", "epoch 2", "50.0", "6 min 0 s")
     one.command_ended(CommandExit(0))
-    assert one.row().cells == ("many/seed1", DONE, "validation perplexity 50.0", "–")
+    assert one.row().cells == ("many/seed1", DONE, "50.0", "–")
     timed = job(minutes=15)
     timed.pace = TrainingPace(1, 2.0, 2 / 15, 50.0)
     assert timed.minutes_left == 13.0

@@ -15,7 +15,7 @@ from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow, run_jobs
 from backstory.results.run_results import TrainingPace, read_pace
 from backstory.utils.errors import UserError, as_argument, check_utf8, pasted, plural
-from backstory.utils.formats import MISSING, duration, validation
+from backstory.utils.formats import MISSING, duration, validation, validation_cell
 from backstory.utils.process import Stopped, StopRequest, cpu_cores, world
 from backstory.utils.scores import IN_BITS
 from backstory.utils.terminal import fitted, make_console
@@ -77,13 +77,19 @@ class SeedJob(Job):
 
     def row(self) -> JobRow:
         valid = None if self.pace is None else self.pace.valid_perplexity
-        score = MISSING if valid is None else validation(valid, self.unit)
         state = f"{self.state}: {self.problem}" if self.problem else self.state
         if self.state == RUNNING:
             state = f"epoch {1 + (0 if self.pace is None else self.pace.epochs)}"
         left = self.minutes_left if self.state in (WAITING, RUNNING) else None
-        line = "" if self.state == WAITING else f"{self.folder}: {state}" + ("" if valid is None else f", {score}")
-        cells = (str(self.folder), state, score, MISSING if left is None else duration(60 * left))
+        line = "" if self.state == WAITING else f"{self.folder}: {state}"
+        if line and valid is not None:
+            line += f", {validation(valid, self.unit)}"
+        cells = (
+            str(self.folder),
+            state,
+            validation_cell(valid, self.unit),
+            MISSING if left is None else duration(60 * left),
+        )
         return JobRow(cells, _STYLES.get(self.state), line)
 
 

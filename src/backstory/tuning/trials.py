@@ -21,8 +21,7 @@ from backstory.storage.run_files import RESULT
 from backstory.tuning.space import Parameter, Value, draw
 from backstory.tuning.sweep_storage import SweepFolder, set_sampler
 from backstory.utils.errors import UserError, as_argument
-from backstory.utils.formats import MISSING, figure, perplexity, validation
-from backstory.utils.scores import nats
+from backstory.utils.formats import validation, validation_cell
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -282,9 +281,8 @@ class TrialJob(Job):
         epoch = str(len(self.curve) + 1)
         if self.epochs is not None:
             epoch = f"{min(len(self.curve) + 1, self.epochs)} of {self.epochs}"
-        value = MISSING if last is None else perplexity(last) if unit is None else figure(nats(last), unit)
         settings = (f"{name.rpartition('.')[2]} {_short(v)}" for name, v in self.trial.optuna.params.items())
-        return JobRow((str(self.trial.number), epoch, value, ", ".join(settings)))
+        return JobRow((str(self.trial.number), epoch, validation_cell(last, unit), ", ".join(settings)))
 
     def _value(self) -> float | None:
         """Return the best validation perplexity of the finished training; None if its result cannot be read."""

@@ -59,6 +59,13 @@ def validation(value: float, unit: str | None) -> str:
     return f"validation perplexity {perplexity(value)}" + (f" per {unit}" if unit else "")
 
 
+def validation_cell(value: float | None, unit: str | None) -> str:
+    """Return a validation score for a table: `98.1`, or `1.175` in bits."""
+    if value is None:
+        return MISSING
+    return figure(measures.nats(value), unit) if unit in measures.IN_BITS else perplexity(value)
+
+
 def alone(value: float) -> str:
     """Return a perplexity that may have no bound, as of a pointer alone or of words in characters: `175.31`, `above 10⁶`."""
     return measures.bounded(value, ",.2f")
