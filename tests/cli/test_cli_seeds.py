@@ -31,6 +31,7 @@ def weights(run: str) -> str:
         (["--seeds", "1", "2", "--resume"], "many holds none of these runs; leave --resume out to start them"),
         (["--seeds", "1", "-2"], "seed must be at least 0"),
         (["--seeds", "1", "--corpus", "nowhere.txt"], "nowhere.txt"),
+        (["--seeds", "1", "--corpus", "same"], "--allow-equal-splits"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(command: Command, desk: Path, flags: list[str], says: str) -> None:

@@ -43,15 +43,8 @@ _MODEL_AND_TRAINING = {
 COMMON: Mapping[str, Mapping[str, Sequence[str]]] = {
     "train": {
         "run": (
-            "--out",
-            "--resume",
-            "--overwrite",
-            "--init-from",
-            "--seeds",
-            "--threads",
-            "--workers",
-            "--track",
-            "--json",
+            *("--out", "--resume", "--overwrite", "--init-from", "--seeds"),
+            *("--threads", "--workers", "--track", "--json"),
         ),
         **_MODEL_AND_TRAINING,
     },

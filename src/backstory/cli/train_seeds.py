@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.cli.command_line import announce, print_json
-from backstory.cli.train import SEEDS_RECIPE, trained_line
+from backstory.cli.train import SEEDS_RECIPE, check_corpus, run_mode, trained_line
 from backstory.config import to_yaml, validate
 from backstory.config.plugin_files import plugin_flags
 from backstory.jobs.child import threads
@@ -129,6 +129,7 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, typed: Sequence[
     from backstory.storage.atomic import write_atomically
     from backstory.utils.terminal import shown_progress
 
+    check_corpus(args, run_mode(args.resume, args.overwrite))
     with shown_progress():  # once, before the processes need it
         tokenizer_unit = prepare(args.config.text, args.data_dir).vocabulary.tokenizer.unit
     unit = tokenizer_unit if tokenizer_unit in IN_BITS and not args.config.training.answer_loss_only else None
@@ -170,7 +171,7 @@ def _command(args: "TrainArguments", recipe: Path, out: Path, seed: int, config:
     mode = "resume" if args.resume and begun else "overwrite" if args.overwrite and begun else "new"
     check_folder(folder, config, mode, frozenset(args.accept))
     flags: dict[str, Any] = {"--seed": seed, "--threads": args.threads or threads(), "--out": as_argument(folder)}
-    if args.init_from is not None:
+    if args.init_from is not None and mode != "resume":  # which goes on with weights of its own
         flags["--init-from"] = as_argument(args.init_from)
     words = ["train", as_argument(recipe), *(str(word) for pair in flags.items() for word in pair)]
     for flag, values in (("--accept", args.accept if mode == "resume" else ()), ("--track", args.track)):
