@@ -473,7 +473,7 @@ assert bs.recipe("demo", {"model.core.kind": "gru"}).model.core == GRUConfig()
 assert list(plugin_hashes()) == ["my_experiment.py", "notebook: core gru"] and "gru" not in plugin_flags()
 try:
     exec(compile(cell.replace("GRU)", "Other)").replace("class GRU(", "class Other("), "<cell>", "exec"), globals())
-except bs.config.UserError as error:
+except bs.UserError as error:
     assert "there is a core named gru already, in <cell>, line" in str(error)
 else:
     raise AssertionError("another core has the name")

@@ -32,6 +32,9 @@ def weights(run: str) -> str:
         (["--seeds", "1", "-2"], "seed must be at least 0"),
         (["--seeds", "1", "--corpus", "nowhere.txt"], "nowhere.txt"),
         (["--seeds", "1", "--corpus", "same"], "--allow-equal-splits"),
+        (["--seeds", "1", "--text.documents", "21"], "documents"),
+        (["--seeds", "1", "--model.core.output", "5"], "the softmax is tied to the embedding"),
+        (["--seeds", "1", "--training.batch-size", "90000"], "too few for batch size 90000"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(command: Command, desk: Path, flags: list[str], says: str) -> None:

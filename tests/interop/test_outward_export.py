@@ -343,7 +343,7 @@ sys.modules["transformers"] = sys.modules["lm_eval"] = None
 import backstory.interop
 from backstory.cli.main import main
 assert main(["export", sys.argv[1]]) == 2
-from backstory.config import UserError
+from backstory.utils.errors import UserError
 try:
     import backstory.interop.harness
 except UserError as error:

@@ -485,7 +485,7 @@ def test_no_torch_and_no_matplotlib_before_a_figure(run: Any) -> None:
 @pytest.mark.full
 def test_without_a_matplotlib_that_loads_nothing_is_left_out_in_silence(run: Any, tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from backstory.config import UserError; from backstory.reports import write\n"
+        "from pathlib import Path; from backstory.reports import write; from backstory.utils.errors import UserError\n"
         "try:\n"
         f"    write([Path({str(run())!r})], Path({str(tmp_path / 'page.html')!r}))\n"
         "except UserError as error:\n"

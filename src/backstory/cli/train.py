@@ -98,10 +98,10 @@ def main(arguments: Sequence[str]) -> int:
     with _early_interruption(out):
         is_typed = not typed.keys().isdisjoint(("corpus", "text.corpus"))
         if is_typed:  # for the corpus of a recipe, the first line does not wait for numpy
-            check_corpus(args, mode)
+            _check_corpus(args, mode)
         announce(f"training {recipe} in {out}")
         if not is_typed:
-            check_corpus(args, mode)
+            _check_corpus(args, mode)
         run_training(
             args.config,
             out,
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def check_corpus(args: TrainArguments, mode: "Mode") -> None:
+def _check_corpus(args: TrainArguments, mode: "Mode") -> None:
     """Raise UserError for a corpus that is not there, and for a text of the user's own that no new run can be trained on.
 
     The text is prepared, which takes no torch, and is in the cache when the training begins.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.cli.command_line import announce, print_json
-from backstory.cli.train import SEEDS_RECIPE, check_corpus, run_mode, trained_line
+from backstory.cli.train import SEEDS_RECIPE, run_mode, trained_line
 from backstory.config import to_yaml, validate
 from backstory.config.plugin_files import plugin_flags
 from backstory.jobs.child import threads
@@ -125,14 +125,19 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, typed: Sequence[
     slots = max(1, cpu_cores() // (args.threads or threads()))
     together = min(slots, len(configs))
     announce(f"training {recipe} with {len(configs)} {plural('seed', len(configs))} in {out}, {together} at a time")
-    from backstory.data import prepare
     from backstory.storage.atomic import write_atomically
+    from backstory.training.fit import check_training
     from backstory.utils.terminal import shown_progress
 
-    check_corpus(args, run_mode(args.resume, args.overwrite))
-    with shown_progress():  # once, before the processes need it
-        tokenizer_unit = prepare(args.config.text, args.data_dir).vocabulary.tokenizer.unit
-    unit = tokenizer_unit if tokenizer_unit in IN_BITS and not args.config.training.answer_loss_only else None
+    first, mode = out / f"seed{args.seeds[0]}", run_mode(args.resume, args.overwrite)
+    init_from = None if args.resume else args.init_from
+    with shown_progress():  # what one process would refuse, all would
+        text = check_training(
+            configs[args.seeds[0]], first, mode, args.data_dir, args.track, init_from, args.allow_equal_splits
+        )
+    unit: str | None = text.vocabulary.tokenizer.unit
+    if unit not in IN_BITS or args.config.training.answer_loss_only:
+        unit = None  # perplexities are shown
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(recipe_file, to_yaml(args.config))
     jobs = [SeedJob(out / f"seed{seed}", configs[seed], commands[seed], unit) for seed in args.seeds]

@@ -131,6 +131,26 @@ def train(
             return write_result(out, run_name(out), collect_training_figures(trainer), origin)
 
 
+def check_training(
+    config: RunConfig,
+    out: Path,
+    mode: Mode = "new",
+    data_dir: Path | None = None,
+    track: Sequence[str] = (),
+    init_from: Path | None = None,
+    allow_equal_splits: bool = False,
+) -> Dataset:
+    """Raise UserError as `train` would before its first step of a new run, and write nothing; return the text."""
+    config = conforming(config, "settings")
+    _check_arguments(config, out, mode, data_dir, track, init_from)
+    dataset = prepare(config.text, data_dir)
+    check_splits_differ(dataset, allow_equal_splits)
+    trainer = _build_trainer(config, dataset, out, data_dir, Ranks(), ())
+    if init_from is not None:
+        initialise_from(trainer, init_from)
+    return dataset
+
+
 def _saved_pieces(folder: Path, config: RunConfig) -> Pieces | None:
     """Return the pieces that a run trained on its corpus and saved, because retrained ones might differ."""
     if trained_kind(config.text.tokenizer) is None:
