@@ -263,7 +263,7 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
             raise Killed
         return path
 
-    patch.setattr("backstory.evaluation.session_state.save_reading", save_and_die)
+    patch.setattr("backstory.evaluation.session.save_reading", save_and_die)
 
 
 @pytest.mark.full
@@ -306,7 +306,7 @@ def test_a_full_disk_names_the_line_to_go_on_from(
         return save_reading(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(NoDisk) as full:
-        patch.setattr("backstory.evaluation.session_state.save_reading", save_until_full)
+        patch.setattr("backstory.evaluation.session.save_reading", save_until_full)
         read_file(tiny_run, text, folder=folder, save_every=1e-9)
     saved = load_reading(folder)
     assert saved is not None

@@ -1,10 +1,11 @@
 """A session of reading: lines are scored as they arrive, an adaptive reader learns from them, and it can be resumed later."""
 
+import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -21,20 +22,23 @@ from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
-from backstory.evaluation.session_state import SessionSaver, SessionState, saved_session, session_state
+from backstory.evaluation.session_state import SessionState, saved_session, session_state
 from backstory.models.devices import restored_threads
 from backstory.readers.base import Reader
 from backstory.readers.reading_threads import LONG, SOON, TOKENS, choose_threads, set_threads
 from backstory.readers.saved_reading import (
     open_saved,
     reader_identity,
+    save_reading,
 )
 from backstory.storage.lock import locked
 from backstory.storage.run_files import check_outside_runs
 from backstory.utils.arguments import checked
-from backstory.utils.errors import UserError
+from backstory.utils.errors import NoDisk, UserError, refused
 from backstory.utils.scores import UnknownShare, perplexity
 
+LONGEST_PARTIAL_LINE = 50_000
+"""Tokens of a line that is read in part up to which a session is saved within it."""
 ENOUGH_WORDS = 1000
 """Different words outside the vocabulary that are enough to classify the cause."""
 
@@ -302,3 +306,48 @@ def session(
                 saver.save()
                 raise
             saver.save()
+
+
+class SessionSaver:
+    """Saves a session in its folder."""
+
+    def __init__(self, session: Session, folder: Path, identity: Mapping[str, Any], save_every: float) -> None:
+        self.session, self.folder, self.identity, self.save_every = session, folder, identity, save_every
+        self._saved_tokens, self._saved_at = session.state.tokens, time.monotonic()
+        self._saved_lines: int | None = None
+        """Whole lines at the last save, if there was one."""
+
+    def save_if_due(self) -> None:
+        """Save the session if the last save was `save_every` seconds ago, except within a very long line."""
+        if not self.save_every or time.monotonic() - self._saved_at < self.save_every:
+            return
+        partial = self.session.partial_line()
+        if partial is None or len(partial.nats) <= LONGEST_PARTIAL_LINE:
+            self.save()
+
+    def save(self) -> None:
+        """Save the session if anything was read since; a very long line that is read in part counts as read."""
+        state, partial = self.session.state, self.session.partial_line()
+        if state.tokens <= self._saved_tokens:
+            return
+        if partial is not None and len(partial.nats) <= LONGEST_PARTIAL_LINE:
+            state = replace(state, begun_ids=partial.ids[: len(partial.nats)], begun_nats=partial.nats)
+        elif partial is not None:
+            state = replace(state, lines=partial.number)
+        save_reading(self.folder, state.tokens, self.session.reader, self.identity, asdict(state))
+        self._saved_tokens, self._saved_at = state.tokens, time.monotonic()
+        self._saved_lines = state.lines
+
+    @contextmanager
+    def explained_full_disk(self) -> Iterator[None]:
+        """Raise NoDisk that says from which line to go on, if a disk is full after the session was saved."""
+        try:
+            yield
+        except OSError as error:
+            if self._saved_lines is None:
+                raise
+            remedy = f"go on with --resume from line {self._saved_lines + 1:,} on; the lines before are saved"
+            refusal = refused(error, again=remedy)
+            if not isinstance(refusal, NoDisk):
+                raise
+            raise refusal from None

@@ -1,24 +1,15 @@
-"""State of a session of reading, and its folder: what is saved, when, and what may be resumed."""
+"""State of a session of reading, and its folder: what is saved, and what may be resumed."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from backstory.data import Vocabulary
-from backstory.readers.saved_reading import ReadingCheckpoint, load_reading, save_reading, sweep
+from backstory.readers.saved_reading import ReadingCheckpoint, load_reading, sweep
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK
-from backstory.utils.errors import NoDisk, UserError, refused
-
-if TYPE_CHECKING:
-    from backstory.evaluation.session import Session
-
-LONGEST_PARTIAL_LINE = 50_000
-"""Tokens of a line that is read in part up to which a session is saved within it."""
+from backstory.utils.errors import UserError
 
 
 @dataclass
@@ -40,51 +31,6 @@ class SessionState:
     begun_nats: list[float] = field(default_factory=list)
     threads: int | None = None
     """The number of threads that was chosen, which it keeps when it is resumed; None before it has read enough."""
-
-
-class SessionSaver:
-    """Saves a session in its folder."""
-
-    def __init__(self, session: "Session", folder: Path, identity: Mapping[str, Any], save_every: float) -> None:
-        self.session, self.folder, self.identity, self.save_every = session, folder, identity, save_every
-        self._saved_tokens, self._saved_at = session.state.tokens, time.monotonic()
-        self._saved_lines: int | None = None
-        """Whole lines at the last save, if there was one."""
-
-    def save_if_due(self) -> None:
-        """Save the session if the last save was `save_every` seconds ago, except within a very long line."""
-        if not self.save_every or time.monotonic() - self._saved_at < self.save_every:
-            return
-        partial = self.session.partial_line()
-        if partial is None or len(partial.nats) <= LONGEST_PARTIAL_LINE:
-            self.save()
-
-    def save(self) -> None:
-        """Save the session if anything was read since; a very long line that is read in part counts as read."""
-        state, partial = self.session.state, self.session.partial_line()
-        if state.tokens <= self._saved_tokens:
-            return
-        if partial is not None and len(partial.nats) <= LONGEST_PARTIAL_LINE:
-            state = replace(state, begun_ids=partial.ids[: len(partial.nats)], begun_nats=partial.nats)
-        elif partial is not None:
-            state = replace(state, lines=partial.number)
-        save_reading(self.folder, state.tokens, self.session.reader, self.identity, asdict(state))
-        self._saved_tokens, self._saved_at = state.tokens, time.monotonic()
-        self._saved_lines = state.lines
-
-    @contextmanager
-    def explained_full_disk(self) -> Iterator[None]:
-        """Raise NoDisk that says from which line to go on, if a disk is full after the session was saved."""
-        try:
-            yield
-        except OSError as error:
-            if self._saved_lines is None:
-                raise
-            remedy = f"go on with --resume from line {self._saved_lines + 1:,} on; the lines before are saved"
-            refusal = refused(error, again=remedy)
-            if not isinstance(refusal, NoDisk):
-                raise
-            raise refusal from None
 
 
 def saved_session(folder: Path, resume: bool) -> ReadingCheckpoint | None:
