@@ -10,10 +10,10 @@ from protocols import NOT_RECORDED, differences, length, size
 
 from backstory.config import RunConfig
 from backstory.config.strict import from_saved
+from backstory.jobs.runner import DONE
 from backstory.papers.paper import Paper, paper
 from backstory.papers.plan import fingerprints
 from backstory.papers.suite import PlannedReading, Scale, Suite, System, names
-from backstory.papers.suite_jobs import DONE
 from backstory.papers.suite_result import protocol_of, protocols
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures
 from backstory.results.reproduction_record import ProtocolRecord

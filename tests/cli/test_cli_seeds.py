@@ -1,6 +1,7 @@
 """`train --seeds`: a run for each seed, side by side; each is the run that `--seed` trains alone."""
 
 import json
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 from commands import SMALL, Command, process, tree
 
-from backstory.cli.train_seeds import DONE, FAILED, SeedJob, SeedJobs
+from backstory.cli.train_seeds import SeedJob, SeedJobs, _next_commands
 from backstory.config import RunConfig, from_dict
-from backstory.jobs.runner import CommandExit, JobRow
+from backstory.jobs.runner import DONE, FAILED, CommandExit, JobRow
 from backstory.results.run_results import TrainingPace, read_pace
 from backstory.utils.process import cpu_cores
 
@@ -93,6 +94,14 @@ def test_a_failure_leaves_the_others_alone() -> None:
     queue.show()
     assert display.title == "demo: 0 of 2 trained"
     assert [row.cells[1] for row in display.rows] == ["failed: train ended with exit code 3: nan", "waiting"]
+
+
+def test_the_next_commands_can_be_pasted() -> None:
+    said = _next_commands([Path(f"my runs/seed{seed}") for seed in (1, 2, 3)])
+    command = shlex.split(said.split("`")[1])
+    assert command[:3] == ["backstory", "evaluate", "my runs/seed1"]
+    assert command[3:] == ["--reader", "ensemble:runs=my runs/seed2;my runs/seed3"]
+    assert shlex.split(said.split("`")[3]) == ["backstory", "report", "my runs"]
 
 
 def test_the_pace_of_a_log(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from small_suites import BROKEN, planned, reproduce, suite, write
 from backstory.cli.main import main
 from backstory.config import from_yaml
 from backstory.jobs.launchers import LocalProcesses
-from backstory.jobs.runner import JobDisplay, run_jobs
+from backstory.jobs.runner import DONE, FAILED, WAITING, JobDisplay, run_jobs
 from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
-from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
+from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs, minutes_to_go
 from backstory.results import result_at
 from backstory.utils.errors import UserError
 from backstory.utils.process import StopRequest

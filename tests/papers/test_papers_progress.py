@@ -16,24 +16,14 @@ from rich.console import Console
 from backstory.config import RunConfig, from_dict
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import LocalProcesses
-from backstory.jobs.runner import JobDisplay
+from backstory.jobs.runner import DONE, FAILED, WAITING, JobDisplay
 from backstory.models.devices import Precision
 from backstory.papers import reproduction
 from backstory.papers.plan import SuiteRun
 from backstory.papers.reproduction import Reproduction
 from backstory.papers.suite import Metric
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
-from backstory.papers.suite_jobs import (
-    COLUMNS,
-    DONE,
-    FAILED,
-    WAITING,
-    RunJob,
-    SuiteJobs,
-    estimate_minutes,
-    expected_minutes,
-    minutes_to_go,
-)
+from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs, estimate_minutes, expected_minutes, minutes_to_go
 
 
 def run(system: str, seed: int, minutes: float) -> SuiteRun:

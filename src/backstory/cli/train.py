@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.seeds:
         from backstory.cli.train_seeds import train_seeds
 
-        return train_seeds(recipe, args, out, list(typed))
+        return train_seeds(recipe, args, out, mode, list(typed))
     if first_here():  # which makes the folder, while others may still be starting
         check_utf8(out)
         check_folder(out, args.config, mode, frozenset(args.accept))

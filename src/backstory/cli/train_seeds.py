@@ -7,27 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.cli.command_line import announce, print_json
-from backstory.cli.train import SEEDS_RECIPE, run_mode, trained_line
+from backstory.cli.train import SEEDS_RECIPE, trained_line
 from backstory.config import to_yaml, validate
 from backstory.config.plugin_files import plugin_flags
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import LocalProcesses
-from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow, run_jobs
+from backstory.jobs.runner import DONE, FAILED, STOPPED, STYLES, WAITING, CommandExit, Job, JobDisplay, JobRow, run_jobs
 from backstory.results.run_results import TrainingPace, read_pace
+from backstory.storage.atomic import write_atomically
+from backstory.storage.run_files import RESULT
 from backstory.utils.errors import UserError, as_argument, check_utf8, pasted, plural
 from backstory.utils.formats import MISSING, duration, validation, validation_cell
 from backstory.utils.process import Stopped, StopRequest, cpu_cores, world
 from backstory.utils.scores import IN_BITS
-from backstory.utils.terminal import fitted, make_console
+from backstory.utils.small_file import read_small_text
+from backstory.utils.terminal import fitted, make_console, shown_progress
 
 if TYPE_CHECKING:
     from backstory.cli.train import TrainArguments
     from backstory.config import RunConfig
     from backstory.results import Result, TrainingFigures
+    from backstory.runs.run_folder import Mode
 
 COLUMNS = ("run", "state", "validation", "time left")
-WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "training", "done", "failed", "stopped"
-_STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
+RUNNING = "training"
 
 
 @dataclass
@@ -90,7 +93,7 @@ class SeedJob(Job):
             validation_cell(valid, self.unit),
             MISSING if left is None else duration(60 * left),
         )
-        return JobRow(cells, _STYLES.get(self.state), line)
+        return JobRow(cells, STYLES.get(self.state), line)
 
 
 class SeedJobs:
@@ -110,13 +113,15 @@ class SeedJobs:
         self._display.show(f"{self._title}: {done} of {len(self._jobs)} trained", [job.row() for job in self._jobs])
 
 
-def train_seeds(recipe: str, args: "TrainArguments", out: Path, typed: Sequence[str]) -> int:
+def train_seeds(recipe: str, args: "TrainArguments", out: Path, mode: "Mode", typed: Sequence[str]) -> int:
     """Train the seeds into `out`/seed1, `out`/seed2, ..., and print how to go on; return 1 if a training failed.
 
     `typed` are the settings that are given as flags. Raises UserError before anything is written, and Stopped after a signal.
     """
     _check(args, typed)
     configs = {seed: replace(args.config, seed=seed) for seed in args.seeds}
+    for config in configs.values():
+        validate(config, "settings")
     recipe_file = out / SEEDS_RECIPE
     commands = {seed: _command(args, recipe_file, out, seed, config) for seed, config in configs.items()}
     if args.resume and not any("--resume" in command for command in commands.values()):
@@ -125,15 +130,12 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, typed: Sequence[
     slots = max(1, cpu_cores() // (args.threads or threads()))
     together = min(slots, len(configs))
     announce(f"training {recipe} with {len(configs)} {plural('seed', len(configs))} in {out}, {together} at a time")
-    from backstory.storage.atomic import write_atomically
     from backstory.training.fit import check_training
-    from backstory.utils.terminal import shown_progress
 
-    first, mode = out / f"seed{args.seeds[0]}", run_mode(args.resume, args.overwrite)
-    init_from = None if args.resume else args.init_from
+    first, init_from = args.seeds[0], None if args.resume else args.init_from
     with shown_progress():  # what one process would refuse, all would
         text = check_training(
-            configs[args.seeds[0]], first, mode, args.data_dir, args.track, init_from, args.allow_equal_splits
+            configs[first], out / f"seed{first}", mode, args.data_dir, args.track, init_from, args.allow_equal_splits
         )
     unit: str | None = text.vocabulary.tokenizer.unit
     if unit not in IN_BITS or args.config.training.answer_loss_only:
@@ -162,8 +164,6 @@ def _check(args: "TrainArguments", typed: Sequence[str]) -> None:
         raise UserError(f"--seeds has {twice} twice; remove one")
     if args.workers is not None or world() > 1:
         raise UserError("--seeds trains each seed in one process; remove --workers, and do not start it with torchrun")
-    for seed in args.seeds:
-        validate(replace(args.config, seed=seed), "settings")
 
 
 def _command(args: "TrainArguments", recipe: Path, out: Path, seed: int, config: "RunConfig") -> list[str]:
@@ -187,8 +187,6 @@ def _command(args: "TrainArguments", recipe: Path, out: Path, seed: int, config:
 
 def _check_recipe_file(path: Path, args: "TrainArguments") -> None:
     """Raise UserError if the folder has runs of other settings beside those that would be trained."""
-    from backstory.utils.small_file import read_small_text
-
     if args.overwrite or "config" in args.accept or not path.is_file():
         return
     if read_small_text(path) != to_yaml(args.config):
@@ -200,23 +198,25 @@ def _finish(jobs: Sequence[SeedJob], as_json: bool) -> int:
     from backstory.results import result_at
 
     trained: dict[Path, Result[TrainingFigures]] = {
-        job.folder: result_at(job.folder / "result.json") for job in jobs if job.state == DONE
+        job.folder: result_at(job.folder / RESULT) for job in jobs if job.state == DONE
     }
     if as_json:
         print_json(list(trained.values()))
-    for folder, result in () if as_json else trained.items():
-        print(fitted(trained_line(folder, result.figures)))
-    if len(trained) > 1 and not as_json:
-        first, *others = map(pasted, trained)
-        reader = f"ensemble:runs={';'.join(others)}"
-        quoted = f"'{reader}'" if len(others) > 1 else reader
-        print(
-            fitted(
-                f"`backstory evaluate {first} --reader {quoted}{plugin_flags()}` reads the test split with the mean of their "
-                f"predictions, `backstory report {pasted(jobs[0].folder.parent)}` makes a page of all"
-            )
-        )
+    else:
+        for folder, result in trained.items():
+            print(fitted(trained_line(folder, result.figures)))
+        if len(trained) > 1:
+            print(fitted(_next_commands(list(trained))))
     failed = [job for job in jobs if job.state == FAILED]
     for job in failed:
         print(f"backstory: failed: {job.folder}: {job.problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _next_commands(runs: Sequence[Path]) -> str:
+    first, *others = runs
+    reader = pasted(f"ensemble:runs={';'.join(map(str, others))}")
+    return (
+        f"`backstory evaluate {pasted(first)} --reader {reader}{plugin_flags()}` reads the test split with the mean of their "
+        f"predictions, `backstory report {pasted(first.parent)}` makes a page of all"
+    )

@@ -214,6 +214,12 @@ _LEFT = ("run", "state", "settings")
 """Columns of text, aligned left; numbers are aligned right."""
 
 
+WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
+"""States that every kind of job has in a display."""
+STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
+"""Styles of rows by state."""
+
+
 @dataclass(frozen=True)
 class JobRow:
     """One job in the display."""

@@ -13,13 +13,13 @@ from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import Launcher, LocalProcesses
-from backstory.jobs.runner import JobDisplay, run_jobs
+from backstory.jobs.runner import DONE, FAILED, JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.models.devices import choose_precision
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select, with_seeds
 from backstory.papers.suite import HOURS, Scale, Suite, load
 from backstory.papers.suite_folder import SuiteFolder
-from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
+from backstory.papers.suite_jobs import COLUMNS, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
 from backstory.papers.suite_result import reproduction_figures, reproduction_provenance
 from backstory.results import ReproductionFigures, Result, result_at
 from backstory.results.common import ProvenanceRecord

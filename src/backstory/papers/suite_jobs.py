@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.jobs.launchers import Launcher
-from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
+from backstory.jobs.runner import DONE, FAILED, STOPPED, STYLES, WAITING, CommandExit, Job, JobDisplay, JobRow
 from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
@@ -17,11 +17,9 @@ from backstory.storage.lock import held
 from backstory.storage.run_files import RESULT
 from backstory.utils.formats import MISSING, decimal, duration, perplexity
 
-WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
 COLUMNS = ("run", "seed", "state", "validation", "time left")
 MOST_LOST_MACHINES = 3
 """Number of times that a run continues elsewhere after losing its machine."""
-_STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class RunJob(Job):
         if line and self.valid is not None and not self.problem:
             line += f", validation {metric.replace('_', ' ')} {value}"
         cells = (self.run.system, str(self.run.seed), self.status, value, left)
-        return JobRow(cells, _STYLES.get(self.state), line)
+        return JobRow(cells, STYLES.get(self.state), line)
 
 
 class SuiteJobs:

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from backstory.config import RunConfig, to_dict
+from backstory.jobs.runner import DONE, FAILED
 from backstory.papers.claims import check_claims, readings_at
 from backstory.papers.effect_sizes import effect_sizes
 from backstory.papers.findings import check_findings
 from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
 from backstory.papers.suite import PlannedExamination, PlannedReading, Scale, Suite, System
-from backstory.papers.suite_jobs import DONE, FAILED, RunJob
+from backstory.papers.suite_jobs import RunJob
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
 from backstory.results.examination_record import TruncationFigures
