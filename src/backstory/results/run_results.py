@@ -158,7 +158,7 @@ def epoch_of_weights(epochs: Sequence[EpochRecord], keep: str | None) -> EpochRe
 
 @dataclass(frozen=True)
 class TrainingPace:
-    """How far a training has come, as its log has it."""
+    """Progress of a training, as its log has it."""
 
     epochs: int
     """Epochs done."""
@@ -171,7 +171,7 @@ class TrainingPace:
 
 
 def read_pace(folder: Path, training: TrainingConfig) -> TrainingPace | None:
-    """Return how far a training with these settings has come; None if its log is damaged, which it reports itself."""
+    """Return the progress of a training with these settings; None if its log is damaged, which it reports itself."""
     records = read_epochs(folder)
     if records is None:
         return None
