@@ -52,14 +52,15 @@ def _number(figures: dict[str, float], key: str, form: str) -> str:
 
 def floor_speed() -> Table:
     """A training step relative to its matrix products alone: medians, and quartiles of the share."""
-    benchmark: dict[str, dict[str, Any]] = benchmark_rows("floor")
+    benchmark: dict[str, dict[str, dict[str, Any]]] = benchmark_rows("floor")
     rows = []
-    for size, row in benchmark.items():
-        speeds = (f"{row['tokens_per_second'][kind][1]:,.0f}" for kind in ("floor", "backstory"))
-        low, median, high = row["share_of_floor"]
-        rows.append((size, *speeds, f"{median:.0%}", f"{low:.0%} to {high:.0%}"))
+    for size, precisions in benchmark.items():
+        for precision, row in precisions.items():
+            speeds = (f"{row['tokens_per_second'][kind][1]:,.0f}" for kind in ("floor", "backstory"))
+            low, median, high = row["share_of_floor"]
+            rows.append((size, precision, *speeds, f"{median:.0%}", f"{low:.0%} to {high:.0%}"))
     heads = ("products alone, tokens/s", "Backstory, tokens/s", "share of their speed", "quartiles")
-    return headed(("step", *heads), tuple(rows))
+    return headed(("step", "products", *heads), tuple(rows), texts=2)
 
 
 def learning_curves() -> Table:
