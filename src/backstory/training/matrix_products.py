@@ -16,6 +16,7 @@ from torch import Tensor
 
 from backstory.config import DualConfig, LSTMConfig, MixtureConfig, ModelConfig, NoBufferConfig, RunConfig
 from backstory.models import Precision
+from backstory.models.kernels.packed import PackedLinear, packs
 from backstory.models.sampled_softmax import word_count
 
 Run = Callable[[], object]
@@ -120,7 +121,7 @@ def _fastest(product: Product, factors: _Memory, results: _Memory) -> Run:
     rows, inner, columns, times = product
     a, b = factors.matrix(rows, inner), factors.matrix(columns, inner)
     forms: list[Run] = [partial(plain, a, b, results.matrix(rows, columns), times)]
-    if a.device.type == "cpu" and has_packed(a.dtype):
+    if a.device.type == "cpu" and packs(a.dtype):
         forms.append(partial(packed, a, b, times))
     return min(forms, key=_seconds) if len(forms) > 1 else forms[0]
 
@@ -131,22 +132,11 @@ def plain(a: Tensor, b: Tensor, result: Tensor, times: int) -> None:
         torch.mm(a, b.t(), out=result)
 
 
-def packed(a: Tensor, b: Tensor, times: int) -> Tensor:
+def packed(a: Tensor, b: Tensor, times: int) -> None:
     """Compute the same by oneDNN, with b packed once."""
-    weight, result = torch.ops.mkldnn._reorder_linear_weight(b, len(a)), a
+    product = PackedLinear(b, len(a))
     for _ in range(times):
-        result = torch.ops.mkldnn._linear_pointwise(a, weight, None, "none", [], "")
-    return result
-
-
-def has_packed(dtype: torch.dtype) -> bool:
-    """Return True if this build of torch packs weights of this dtype."""
-    numbers = torch.ones(2, 2, dtype=dtype)
-    try:
-        packed(numbers, numbers, 1)
-    except (AttributeError, RuntimeError):
-        return False
-    return True
+        product(a)
 
 
 def _seconds(run: Run) -> float:

@@ -16,10 +16,11 @@ from torch.autograd.function import once_differentiable
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import collector, matrix_gradient
+from backstory.models.kernels.packed import many_linear, many_linear_plus
 
-OWN_FROM = 640
-"""Units from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass there is three times
-slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
+OWN_FROM = 1100
+"""Inputs and units together from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass
+there is three times slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
 ALIGNED = 8
 """On a GPU the kernels for products in 16 bits are faster if their rows are multiples of so many numbers, 16 bytes."""
 SHORT_PIECE = 32
@@ -51,7 +52,7 @@ def lstm_segment(
         raise ValueError(f"an input of shape {tuple(x.shape)} does not go with a state of shape {tuple(h.shape)}")
     dtype = compute_dtype(x)
     few = x.shape[0] * x.shape[1] <= SHORT_PIECE and dtype == torch.float32
-    ours = x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)
+    ours = x.device.type == "cpu" and x.shape[2] + h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)
     ours = ours or (few and collector() is not None and compiled.takes(weight_ih, weight_hh))
     if ours or mask is not None:  # no library has dropout of the state
         bias = bias_ih if bias_hh is None else bias_ih + bias_hh
@@ -183,6 +184,11 @@ def _matmul(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
     return compiled.matmul(x, weight) if ctx.compiled and len(x) <= compiled.FEW_ROWS else torch.mm(x, weight)
 
 
+def _sum_of_rows(numbers: Tensor) -> Tensor:
+    """Sum (N, n) over its rows: (n,). As a product it needs no copy in a wider dtype, and rounds as gradients of weights do."""
+    return torch.mm(numbers.new_ones(1, len(numbers)), numbers)[0]
+
+
 class _LSTMSegment(torch.autograd.Function):
     """The layer with products in the input's dtype and float32 cells.
 
@@ -202,10 +208,10 @@ class _LSTMSegment(torch.autograd.Function):
         if ctx.compiled:
             compiled.lstm_forward(inputs, weight_hh, hidden, *cells)
         else:
-            recurrent = weight_hh.t()
+            recurrent = many_linear_plus(weight_hh, batch, steps)
             for t in range(steps):
                 before = hidden[t] if mask is None else hidden[t] * mask
-                hidden[t + 1].copy_(cells.step(t, torch.addmm(inputs[t], before, recurrent)))
+                hidden[t + 1].copy_(cells.step(t, recurrent(before, inputs[t])))
         ctx.save_for_backward(x, weight_ih, weight_hh, hidden, *cells)
         ctx.mask, ctx.dtypes, ctx.collector = mask, (h.dtype, bias.dtype), collector()
         return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
@@ -221,9 +227,9 @@ class _LSTMSegment(torch.autograd.Function):
             d_h, d_c = d_h.clone(), d_c.clone()
             d_gates = compiled.lstm_backward(weight_hh, *cells, d_output, d_h, d_c)
         else:
-            back = CellGradients(cells, d_c, x.dtype)
+            back, recurrent = CellGradients(cells, d_c, x.dtype), many_linear(weight_hh.t(), x.shape[1], steps)
             for t in range(steps - 1, -1, -1):
-                d_h = torch.mm(back.step(t, d_h + d_output[t]), weight_hh)
+                d_h = recurrent(back.step(t, d_h + d_output[t]))
                 d_h = (d_h if mask is None else d_h * mask).to(wide)
             d_gates, d_c = back.d_gates, back.d_c
         flat = d_gates.flatten(2).flatten(0, 1)
@@ -235,7 +241,7 @@ class _LSTMSegment(torch.autograd.Function):
         if ctx.needs_input_grad[4]:
             d_weight_hh = matrix_gradient(ctx.collector, weight_hh, flat, before.flatten(0, 1))
         h_dtype, bias_dtype = ctx.dtypes
-        d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
+        d_bias = _sum_of_rows(flat).to(bias_dtype)
         return d_x, d_h.to(h_dtype), d_c, d_weight_ih, d_weight_hh, d_bias, None
 
 
@@ -374,7 +380,7 @@ class _MogrifierSegment(torch.autograd.Function):
         d_weight = torch.mm(across, cell_operand.flatten(0, 1))
         h_dtype, weight_dtype, bias_dtype = ctx.dtypes
         d_ih, d_hh = d_weight[:, :inputs].to(weight_dtype), d_weight[:, inputs:].to(weight_dtype)
-        d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
+        d_bias = _sum_of_rows(flat).to(bias_dtype)
         d_rounds = []
         for number, one in enumerate(rounds):
             left, gating = d_gates[number].flatten(0, 1), after[number - 1] if number else states
