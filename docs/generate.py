@@ -19,6 +19,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/results/evidence.md": {"evidence": papers.evidence_of_papers},
     "docs/results/speed.md": {
         "speed": partial(speeds.speed, "benchmark-training"),
+        "speed-amd": partial(speeds.speed, "benchmark-training-amd"),
         "floor": speeds.floor_speed,
         "curves": speeds.learning_curves,
         "speed-gpu": partial(speeds.speed, "benchmark-training-cuda"),
