@@ -295,6 +295,7 @@ MISTAKES = [
     ),
     ("explain reading run --against other --text good.txt --split test", r"--text and --split exclude each other"),
     ("explain reading run --against other --words 2001", r"a passage has 1 to 2,000 words, not 2,001"),
+    ("explain surprisal .", r"^\. is a folder of runs; name one of them, such as \S+$"),
     ("explain surprisal nowhere", r"there is no run folder nowhere; train one"),
     (f"{EXPLAIN} --split tset", r"no split 'tset' \(did you mean 'test'\?\); there are train, valid, test"),
     (f"{EXPLAIN} --against statik", r"'statik' is neither a reader \(did you mean 'static'\?\) nor a run folder"),

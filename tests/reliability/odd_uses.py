@@ -172,7 +172,7 @@ LINES: dict[str, str] = {
     "generate words --session nowhere": "holds no session",
     "generate nowhere": "there is no run folder nowhere",
     "generate words/config.yaml": "words/config.yaml is a file; name the folder of a run first, words",
-    "generate ''": "is not a run folder",
+    "generate ''": "is a folder of runs; name one of them, such as words",
     "generate ./words/../words/ --tokens 2": "",
     "generate words --device cuda:99": "is not available here",
     "generate words --device mps": "is not available here",

@@ -313,6 +313,14 @@ def best_checkpoint(folder: Path) -> Checkpoint | None:
     return checkpoint
 
 
+def _not_a_run(folder: Path) -> UserError:
+    if (folder.parent / CONFIG).is_file():
+        return UserError(f"{folder} is a folder inside the run {folder.parent}; name the run")
+    if inside := sorted(path.parent for path in folder.glob(f"*/{CONFIG}")):
+        return UserError(f"{folder} is a folder of runs; name one of them, such as {inside[0]}")
+    return UserError(f"{folder} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
+
+
 def load_run(folder: Path, device: torch.device | None = None) -> Run:
     """Load the best weights of a run, in evaluation mode, on a device (the CPU by default).
 
@@ -320,9 +328,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
     """
     check_run_exists(folder, trained_here=True)
     if not (folder / CONFIG).is_file():
-        if (folder.parent / CONFIG).is_file():
-            raise UserError(f"{folder} is a folder inside the run {folder.parent}; name the run")
-        raise UserError(f"{folder} is not a run folder; train one with `backstory train RECIPE --out FOLDER`")
+        raise _not_a_run(folder)
     checkpoint = best_checkpoint(folder)
     if checkpoint is None:
         raise UserError(
