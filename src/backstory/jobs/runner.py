@@ -1,6 +1,6 @@
 """Run jobs side by side, each a sequence of commands in processes of their own, and show their progress.
 
-The runs of a suite (`backstory reproduce`), the trials of a sweep (`backstory sweep run`) and the seeds of `backstory train` are
+The runs of a suite (`backstory reproduce`), the trials of a sweep (`backstory sweep run`) and the seeds of a training are
 such jobs. What stops the runner stops its children, and each saves its work.
 """
 
