@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from backstory.cli.command_line import JsonOutput, ModelArguments, announce, parse, standard_input
-from backstory.config.options import Precision
+from backstory.config.options import SAVE_EVERY, Precision
 from backstory.config.strict import between
 from backstory.utils.errors import UserError, plural
 from backstory.utils.formats import quantity
@@ -38,7 +38,7 @@ class ReadArguments(JsonOutput, ModelArguments):
     """Save the session in this folder, at the end and in between."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Resume the session in that folder."""
-    save_every: float = between(60.0, 0.0)
+    save_every: float = between(SAVE_EVERY, 0.0)
     """Seconds between saves; 0: at the end only."""
     per_token: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show the tokens too, each with its surprisal in nats."""

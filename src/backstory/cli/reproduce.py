@@ -12,6 +12,7 @@ from backstory.cli import help_page
 from backstory.cli.command_line import JsonOutput, announce, parse, print_json
 from backstory.cli.reader import StatisticsArguments, TrainReaderArguments, TuneReaderArguments
 from backstory.config.strict import between
+from backstory.storage.run_files import RESULT
 from backstory.utils.errors import UserError, pasted
 from backstory.utils.formats import duration
 from backstory.utils.terminal import fitted
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table
     from backstory.results import result_at
 
-    path = planned.folder.path / "result.json"
+    path = planned.folder.path / RESULT
     figures = result_at(path).figures
     if args.json:
         print(path.read_text(encoding="utf-8"))

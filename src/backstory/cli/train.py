@@ -63,7 +63,7 @@ class TrainArguments(JsonOutput):
     threads: int | None = between(None, 1, 1024)
     """Threads on a CPU (else OMP_NUM_THREADS, or the fastest number, which is timed first)."""
     seeds: tuple[int, ...] = ()
-    """Train a run for each of these seeds, in OUT/seed1 and so on, as many side by side as there are cores."""
+    """Train a run for each of these seeds, in OUT/seed1 and so on, as many side by side as the cores allow."""
     workers: int | None = between(None, 1, 1024)
     """Processes that share the rows of a batch, each with one thread or --threads (else one; a resumed run keeps its own)."""
     track: tuple[str, ...] = ()

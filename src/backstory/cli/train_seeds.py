@@ -1,4 +1,4 @@
-"""`backstory train RECIPE --seeds 1 2`: a run for each seed, as many side by side as there are cores."""
+"""`backstory train RECIPE --seeds 1 2`: a run for each seed, as many side by side as the cores allow."""
 
 import sys
 from collections.abc import Sequence

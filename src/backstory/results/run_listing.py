@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from backstory.config.recipes import CONFIG
 from backstory.config.renamed import current_provenance
 from backstory.results.evaluation_record import EvaluationFigures
 from backstory.results.result_file import Result, result_in
-from backstory.results.run_results import CONFIG, epoch_of_weights, marked, read_epochs
+from backstory.results.run_results import epoch_of_weights, marked, read_epochs
 from backstory.results.training_record import TrainingFigures
 from backstory.results.validation import LARGEST_COUNT, Count, Record, Weight, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.lock import held
 from backstory.storage.manifest import LARGEST_HEADER
-from backstory.storage.run_files import RESULT
+from backstory.storage.run_files import LOG, PROVENANCE, RESULT
 from backstory.utils.errors import UserError
 from backstory.utils.small_file import open_regular, read_small_text, resolved
 from backstory.utils.terminal import one_line
@@ -196,7 +197,7 @@ class _Origin(Record):
 
 def _origin(folder: Path) -> _Origin:
     """Return how a run was made. Raises UserError if the record of it is missing or damaged."""
-    path = folder / "run.json"
+    path = folder / PROVENANCE
     if not os.path.lexists(path):
         raise UserError(f"{path} is missing; the training was stopped before it began")
     try:
@@ -248,7 +249,7 @@ def _unit(folder: Path, answers: bool) -> str | None:
 
 def _time(folder: Path) -> str | None:
     try:
-        changed = (folder / "metrics.jsonl").stat().st_mtime
+        changed = (folder / LOG).stat().st_mtime
         return datetime.datetime.fromtimestamp(changed, datetime.UTC).isoformat(timespec="seconds")
     except (OSError, ValueError, OverflowError):  # no file; a year that no calendar has
         return None

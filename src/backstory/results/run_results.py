@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import yaml
 
 from backstory.config.examination_options import CONTEXT, ExaminationSettings
-from backstory.config.recipes import holds_model_elsewhere
+from backstory.config.recipes import CONFIG, holds_model_elsewhere
 from backstory.config.renamed import current_log_record
 from backstory.config.schema import TrainingConfig
 from backstory.config.strict import plain_yaml
@@ -27,7 +27,7 @@ from backstory.results.training_record import EpochRecord, StepsRecord, Training
 from backstory.results.validation import Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.manifest import best_file
-from backstory.storage.run_files import RESULT, check_results_exist
+from backstory.storage.run_files import LOG, RESULT, check_results_exist
 from backstory.utils.arguments import checked
 from backstory.utils.errors import UserError, as_argument
 from backstory.utils.small_file import read_lines
@@ -36,7 +36,6 @@ from backstory.utils.terminal import one_line
 T = TypeVar("T")
 F = TypeVar("F", bound=Figures)
 R = TypeVar("R", bound=Record)
-CONFIG, LOG = "config.yaml", "metrics.jsonl"
 
 
 @dataclass(frozen=True)

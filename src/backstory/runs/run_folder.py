@@ -24,7 +24,7 @@ from backstory.storage.atomic import (
 )
 from backstory.storage.lock import LOCK
 from backstory.storage.manifest import BEST, LAST
-from backstory.storage.run_files import CHECKPOINTS, OURS, RESULT, check_outside_runs
+from backstory.storage.run_files import CHECKPOINTS, LOG, OURS, PROVENANCE, RESULT, check_outside_runs
 from backstory.utils.errors import FolderConflict, UserError
 from backstory.utils.small_file import read_small_text
 
@@ -58,11 +58,11 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / LOG
 
     @property
     def provenance(self) -> Path:
-        return self.path / "run.json"
+        return self.path / PROVENANCE
 
     @property
     def config(self) -> Path:
@@ -93,7 +93,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     if mode == "resume" and not is_run:
         again = "choose another folder with --out" if occupied else "leave --resume out to start one"
         raise UserError(f"{path} holds no run to resume; {again}")
-    odd = next((p for n in (RESULT, "run.json", "metrics.jsonl") if (p := path / n).exists() and not p.is_file()), None)
+    odd = next((p for n in (RESULT, PROVENANCE, LOG) if (p := path / n).exists() and not p.is_file()), None)
     if mode == "resume" and odd is not None:
         raise UserError(f"{odd} is not a regular file; remove it, or choose another --out")
     if mode == "resume" and "config" not in accept:

@@ -9,12 +9,14 @@ from backstory.utils.errors import UserError, nearest, pasted
 from backstory.utils.small_file import user_path
 
 RESULT = "result.json"
+LOG = "metrics.jsonl"
+PROVENANCE = "run.json"
 CHECKPOINTS = "checkpoints"
 """Folder of a run with its checkpoints: `last-STEP` to resume from, `best-EPOCH` to evaluate."""
 SAVED = "readers"
 """Folder of a run with the settings and statistics of its readers."""
 TENSORBOARD = "tensorboard"
-OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
+OURS = (SAVED, RESULT, PROVENANCE, CHECKPOINTS, LOG, TENSORBOARD)
 """Files and folders that are removed when a run is overwritten, in this order: interrupted anywhere, the rest can be resumed or
 overwritten. The settings, by which a folder is recognised as a run, are replaced last."""
 SWEEP = "sweep.yaml"
@@ -23,7 +25,7 @@ SUITE, EARLIER_SUITE = "suite.yaml", "grid.yaml"
 """Copy of the suite, which marks the folder as a reproduction's."""
 A_RUN = "a run"
 _MARKS = {
-    A_RUN: ((CONFIG, CHECKPOINTS), (CONFIG, "run.json")),
+    A_RUN: ((CONFIG, CHECKPOINTS), (CONFIG, PROVENANCE)),
     "a sweep": ((SWEEP, "trials", "recipes", "logs"),),
     # A user's own folder may well hold a suite and runs.
     "a reproduction": tuple((file, "runs", "recipes", "logs") for file in (SUITE, EARLIER_SUITE)),
@@ -51,7 +53,7 @@ def check_outside_runs(path: Path) -> None:
     target = Path(os.path.realpath(path))
     for folder in target.parents:
         name = target.relative_to(folder).parts[0]
-        if name in (CONFIG, *OURS) and (folder / CONFIG).is_file() and (folder / "run.json").is_file():
+        if name in (CONFIG, *OURS) and (folder / CONFIG).is_file() and (folder / PROVENANCE).is_file():
             raise UserError(f"{path} is among the files of the run {folder.name}; choose another place")
 
 
