@@ -30,7 +30,9 @@ def weights(run: str) -> str:
         (["--seeds", "1", "2", "1"], "--seeds has 1 twice; remove one"),
         (["--seeds", "1", "2", "--workers", "2"], "--seeds trains each seed in one process; remove --workers"),
         (["--seeds", "1", "2", "--resume"], "many holds none of these runs; leave --resume out to start them"),
-        (["--seeds", "1", "-2"], "seed must be at least 0"),
+        (["--seeds", "1", "-2"], "--seeds: seed must be at least 0"),
+        (["--seeds"], "--seeds takes one or more seeds: --seeds 1 2"),
+        (["--seeds", "1,2"], "--seeds must be a whole number, not '1,2'"),
         (["--seeds", "1", "--corpus", "nowhere.txt"], "nowhere.txt"),
         (["--seeds", "1", "--corpus", "same"], "--allow-equal-splits"),
         (["--seeds", "1", "--text.documents", "21"], "documents"),
@@ -51,6 +53,13 @@ def test_runs_with_other_settings_are_not_mixed(command: Command, desk: Path) ->
     said = command(*SEEDS, "--seeds", "1", "2").mistake()
     assert said == "many/recipe.yaml has other settings than these; choose another folder with --out"
     assert [path.name for path in (desk / "many").iterdir()] == ["recipe.yaml"]
+
+
+def test_a_run_is_no_folder_for_several_seeds(command: Command, desk: Path) -> None:
+    (desk / "many").mkdir()
+    (desk / "many" / "config.yaml").write_text("seed: 1\n")
+    assert command(*SEEDS, "--seeds", "1", "2").mistake() == "many is a run; choose another folder with --out"
+    assert [path.name for path in (desk / "many").iterdir()] == ["config.yaml"]
 
 
 def test_the_folder_of_several_seeds_is_no_run_to_resume(command: Command, desk: Path) -> None:
@@ -113,8 +122,10 @@ def test_the_pace_of_a_log(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_each_seed_is_the_run_that_it_would_be_alone(command: Command) -> None:
-    done = command(*SEEDS, "--seeds", "1", "2")
+    done = command(*SEEDS, "--seeds", "1", "2", "--data-dir", ".")
     assert done.code == 0, done.err
+    (model,) = Path("many/seed1").glob("checkpoints/best-*/model.json")
+    assert json.loads(model.read_text())["places"]["data_dir"] == str(Path.cwd())
     assert "many/seed1: epoch 1" in done.err and "many/seed2: done, validation perplexity" in done.err
     assert "many/seed1: validation perplexity" in done.out and "many/seed2: validation perplexity" in done.out
     assert "`backstory evaluate many/seed1 --reader ensemble:runs=many/seed2`" in done.out.replace("\n  ", " ")

@@ -51,6 +51,8 @@ def test_a_name_is_not_proposed_for_itself() -> None:
         ("2.5 K", "; write 2500"),
         ("30m", "; write 30, without a unit"),
         ("15min", "; write 15, without a unit"),
+        ("1,000.5", "; write 1000.5"),
+        ("1,2", ""),
         ("fast", ""),
         ("3", ""),
         ("m30", ""),

@@ -162,7 +162,8 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
     if args.json:
         print_json(results)
     if left_out:
-        raise UserError(f"{left_out} of {len(runs)} runs in {args.run} could not be read; the others were")
+        others = "; the others were" if results else ""
+        raise UserError(f"{left_out} of {len(runs)} runs in {args.run} could not be read{others}")
     return _exit_code(results)
 
 

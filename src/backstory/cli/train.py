@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     typed = typed_settings(arguments)
     warn_ignored(args.config, typed)
     out = args.out or recipes.default_folder(Path(recipe))
-    if args.seeds:
+    if args.seeds or "--seeds" in arguments:
         from backstory.cli.train_seeds import train_seeds
 
         return train_seeds(recipe, args, out, mode, list(typed))

@@ -15,7 +15,7 @@ from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import DONE, FAILED, STOPPED, STYLES, WAITING, CommandExit, Job, JobDisplay, JobRow, run_jobs
 from backstory.results.run_results import TrainingPace, read_pace
 from backstory.storage.atomic import write_atomically
-from backstory.storage.run_files import RESULT
+from backstory.storage.run_files import CONFIG, RESULT
 from backstory.utils.errors import UserError, as_argument, check_utf8, pasted, plural
 from backstory.utils.formats import MISSING, duration, validation, validation_cell
 from backstory.utils.process import Stopped, StopRequest, cpu_cores, world
@@ -119,9 +119,11 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, mode: "Mode", ty
     `typed` are the settings that are given as flags. Raises UserError before anything is written, and Stopped after a signal.
     """
     _check(args, typed)
+    if (out / CONFIG).is_file():
+        raise UserError(f"{out} is a run; choose another folder with --out")
     configs = {seed: replace(args.config, seed=seed) for seed in args.seeds}
     for config in configs.values():
-        validate(config, "settings")
+        validate(config, "--seeds")
     recipe_file = out / SEEDS_RECIPE
     commands = {seed: _command(args, recipe_file, out, seed, config) for seed, config in configs.items()}
     if args.resume and not any("--resume" in command for command in commands.values()):
@@ -157,7 +159,9 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, mode: "Mode", ty
 
 
 def _check(args: "TrainArguments", typed: Sequence[str]) -> None:
-    """Raise UserError for flags that do not go together."""
+    """Raise UserError for flags that do not go together, and for no seeds."""
+    if not args.seeds:
+        raise UserError("--seeds takes one or more seeds: --seeds 1 2")
     if "seed" in typed:
         raise UserError("--seed and --seeds cannot be combined; remove one")
     if twice := next((seed for seed in args.seeds if args.seeds.count(seed) > 1), None):
@@ -176,6 +180,8 @@ def _command(args: "TrainArguments", recipe: Path, out: Path, seed: int, config:
     mode = "resume" if args.resume and begun else "overwrite" if args.overwrite and begun else "new"
     check_folder(folder, config, mode, frozenset(args.accept))
     flags: dict[str, Any] = {"--seed": seed, "--threads": args.threads or threads(), "--out": as_argument(folder)}
+    if args.data_dir is not None:  # by the flag, so that the run knows where its corpus is
+        flags["--data-dir"] = as_argument(args.data_dir)
     if args.init_from is not None and mode != "resume":  # which goes on with weights of its own
         flags["--init-from"] = as_argument(args.init_from)
     words = ["train", as_argument(recipe), *(str(word) for pair in flags.items() for word in pair)]

@@ -49,11 +49,12 @@ def written_out(value: str, whole: bool) -> str:
     """Return `; write 0.1` for a number with a unit or separators, as 10%, 64k or 1,000, or an empty string.
 
     A unit that can mean several things, as in 30m, is to be left out. Where a `whole` number is wanted, no other is proposed.
+    Commas that do not separate thousands may separate numbers, or stand for a point.
     """
-    match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?) *(%|[a-zA-Z]*)", value.strip())
-    if match is None or not (match[2] or "," in match[1]):
+    match = re.fullmatch(r"([0-9][0-9_]*|[0-9]{1,3}(?:,[0-9]{3})+)(\.[0-9]+)? *(%|[a-zA-Z]*)", value.strip())
+    if match is None or not (match[3] or "," in match[1]):
         return ""
-    number, factor = float(re.sub("[_,]", "", match[1])), _FACTORS.get(match[2].lower())
+    number, factor = float(re.sub("[_,]", "", match[1]) + (match[2] or "")), _FACTORS.get(match[3].lower())
     proposed = number if factor is None else number * factor
     if whole and not proposed.is_integer():
         return ""
