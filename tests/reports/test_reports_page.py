@@ -102,7 +102,7 @@ def test_how_to_measure_again_is_complete(run: Any) -> None:
         "backstory training demo backstory evaluation demo backstory examination demo",
         "Seed1", "Commitabc123", "backstory 0.1.0, python 3.11.7, torch 2.13.0+cpu", "cpu (AMD EPYC, 2 threads)",
         "bfloat16, because the processor has AVX-512 bf16 instructions",
-        "stdlib, docstrings of 3.11.7, 13800 types, fingerprint f00d",
+        "stdlib, docstrings of 3.11.7, 13,800 types, fingerprint f00d",
         "2026-11-20T11:00:00Z", "1 min 5 s", "text: corpus: stdlib training: epochs: 3 seed: 1",
     ):  # fmt: skip
         assert fact in text

@@ -118,7 +118,7 @@ def _precision(origin: ProvenanceRecord) -> str:
 def _text(origin: ProvenanceRecord) -> str:
     if (corpus := origin.corpus) is None:
         return ""
-    types = f"{corpus.types} types" if corpus.types else None
+    types = f"{corpus.types:,} types" if corpus.types else None
     fingerprint = f"fingerprint {corpus.fingerprint}" if corpus.fingerprint else None
     return ", ".join(part for part in (corpus.name, corpus.provenance, types, fingerprint) if part)
 
