@@ -40,20 +40,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", choices=("S", "P"), default=["S", "P"])
-    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=usable())
+    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    precisions = arguments.precisions or usable()
     rows: dict[str, dict[str, dict[str, object]]] = {}
     for name in arguments.sizes:
         size = SIZES[name]
         tokens = size.batch * size.segment
         contenders: Contenders = {
             f"{kind} {precision}": (make, (size, "cpu", precision))
-            for precision in arguments.precisions
+            for precision in precisions
             for kind, make in (("floor", floor), ("backstory", ours))
         }
         times = {kind: seconds for kind, (seconds, _) in timed(contenders, arguments.steps, "cpu").items()}
-        for precision in arguments.precisions:
+        for precision in precisions:
             own = {kind: times[f"{kind} {precision}"] for kind in ("floor", "backstory")}
             speeds = {kind: [tokens / quartile for quartile in quartiles(found)] for kind, found in own.items()}
             share = quartiles([a / b for a, b in zip(own["floor"], own["backstory"], strict=True)])

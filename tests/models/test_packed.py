@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from backstory.models.kernels import packed
-from backstory.models.kernels.packed import PAYS_FROM, PackedLinear, many_linear, many_linear_plus, packs
+from backstory.models.kernels.packed import PAYS_FROM, PackedLinear, many_linear, packs
 
 NATIVE = pytest.mark.skipif(not packs(torch.bfloat16), reason="this build of torch packs no matrices in bfloat16")
 
@@ -37,8 +37,9 @@ def test_packed_products_are_those_of_the_matrix(rows: int, transposed: bool) ->
 def test_many_products_are_the_same_packed_or_not(times: int) -> None:
     x, weight, added = operands()
     exact = x.double() @ weight.double().t()
-    assert_rounded(many_linear(weight, len(x), times)(x), exact)
-    assert_rounded(many_linear_plus(weight, len(x), times)(x, added), exact + added.double())
+    product = many_linear(weight, len(x), times)
+    assert_rounded(product(x), exact)
+    assert_rounded(product.plus(x, added), exact + added.double())
 
 
 @pytest.mark.parametrize("native", [pytest.param(True, marks=NATIVE), False])

@@ -65,9 +65,8 @@ class Zygote:
         script = Path(__file__).with_name("zygote.py")
         paths = [str(script.parents[1]), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        environment["PYTHONDONTWRITEBYTECODE"] = (
-            "1"  # a command whose disk is full would leave damaged .pyc files in src
-        )
+        # A command whose disk is full would leave damaged .pyc files in src.
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         # Buffered nowhere on this side, so that `select` sees every answer that was not read.
         self._process = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment

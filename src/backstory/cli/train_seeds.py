@@ -13,9 +13,10 @@ from backstory.config.plugin_files import plugin_flags
 from backstory.jobs.child import threads
 from backstory.jobs.launchers import LocalProcesses
 from backstory.jobs.runner import DONE, FAILED, STOPPED, STYLES, WAITING, CommandExit, Job, JobDisplay, JobRow, run_jobs
+from backstory.results.run_listing import is_run
 from backstory.results.run_results import TrainingPace, read_pace
 from backstory.storage.atomic import write_atomically
-from backstory.storage.run_files import CONFIG, RESULT
+from backstory.storage.run_files import RESULT
 from backstory.utils.errors import UserError, as_argument, check_utf8, pasted, plural
 from backstory.utils.formats import MISSING, duration, validation, validation_cell
 from backstory.utils.process import Stopped, StopRequest, cpu_cores, world
@@ -119,7 +120,7 @@ def train_seeds(recipe: str, args: "TrainArguments", out: Path, mode: "Mode", ty
     `typed` are the settings that are given as flags. Raises UserError before anything is written, and Stopped after a signal.
     """
     _check(args, typed)
-    if (out / CONFIG).is_file():
+    if is_run(out):
         raise UserError(f"{out} is a run; choose another folder with --out")
     configs = {seed: replace(args.config, seed=seed) for seed in args.seeds}
     for config in configs.values():

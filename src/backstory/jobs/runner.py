@@ -23,6 +23,10 @@ from backstory.utils.errors import AGAIN, NoDisk
 from backstory.utils.process import StopRequest
 from backstory.utils.terminal import LiveDisplay, say
 
+WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
+"""States that every kind of job has in a display."""
+STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
+"""Styles of rows by state."""
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""
 WATCH_SECONDS = 1.0
@@ -212,12 +216,6 @@ def _noted(errors: list[Exception]) -> Iterator[None]:
 
 _LEFT = ("run", "state", "settings")
 """Columns of text, aligned left; numbers are aligned right."""
-
-
-WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
-"""States that every kind of job has in a display."""
-STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
-"""Styles of rows by state."""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from torch.autograd.function import once_differentiable
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels import compiled
 from backstory.models.kernels.factored_gradients import collector, matrix_gradient
-from backstory.models.kernels.packed import many_linear, many_linear_plus
+from backstory.models.kernels.packed import many_linear
 
 OWN_FROM = 1100
 """Inputs and units together from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass
-there is three times slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
+there is three times slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it. The same
+bound serves short pieces in float32."""
 ALIGNED = 8
 """On a GPU the kernels for products in 16 bits are faster if their rows are multiples of so many numbers, 16 bytes."""
 SHORT_PIECE = 32
@@ -208,10 +209,10 @@ class _LSTMSegment(torch.autograd.Function):
         if ctx.compiled:
             compiled.lstm_forward(inputs, weight_hh, hidden, *cells)
         else:
-            recurrent = many_linear_plus(weight_hh, batch, steps)
+            recurrent = many_linear(weight_hh, batch, steps)
             for t in range(steps):
                 before = hidden[t] if mask is None else hidden[t] * mask
-                hidden[t + 1].copy_(cells.step(t, recurrent(before, inputs[t])))
+                hidden[t + 1].copy_(cells.step(t, recurrent.plus(before, inputs[t])))
         ctx.save_for_backward(x, weight_ih, weight_hh, hidden, *cells)
         ctx.mask, ctx.dtypes, ctx.collector = mask, (h.dtype, bias.dtype), collector()
         return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
@@ -388,7 +389,7 @@ class _MogrifierSegment(torch.autograd.Function):
             d_right = None
             if one.right is not None:
                 d_right = torch.mm(d_inner[number].flatten(0, 1).t(), gating.flatten(0, 1))
-            d_rounds += [d_left, d_right, left.sum(0, dtype=wide).to(one.bias.dtype), None]
+            d_rounds += [d_left, d_right, _sum_of_rows(left).to(one.bias.dtype), None]
         return d_x.transpose(0, 1), d_h.to(h_dtype), back.d_c, d_ih, d_hh, d_bias, None, None, *d_rounds
 
 
